@@ -25,7 +25,7 @@ from torch.multiprocessing.spawn import (
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, finish
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesConfig
@@ -191,6 +191,13 @@ class Notes(SilentReporter):
     def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None:
         for name, value in values.items():
             self.points.setdefault(name, []).append(value)
+
+
+def finished_instances(folder: Path, kind: str = "masked_pairs") -> Artifact:
+    """Instances of the made-up language with their record, for other processes to load."""
+    made = make_instances(folder, kind)
+    record = {"stage": "instances", "fingerprint": made.fingerprint, **made.record}
+    return finish(made.folder, record, {})
 
 
 def weights(output: Path) -> dict[str, torch.Tensor]:

@@ -7,23 +7,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rungwise.core.stages.artifact import Artifact, finish
-from rungwise.core.storage.folder import Folder
+from rungwise.core.stages.artifact import Artifact
 from rungwise.training.summary import GradientRun, PretrainSummary
 from rungwise.training.throughput import Progress
 from tests.faults.raylets import Raylets, raylets
 from tests.faults.training_job import job
-from tests.training_runs import config, make_instances, run, together, weights
+from tests.training_runs import config, finished_instances, run, together, weights
 
 HEAD, OTHER, NEW = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
 
 @pytest.fixture(scope="module")
 def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    folder = Folder.at(tmp_path_factory.mktemp("instances"))
-    made = make_instances(Path(folder.uri))
-    record = {"stage": "instances", "fingerprint": made.fingerprint, **made.record}
-    return finish(folder, record, {})
+    return finished_instances(tmp_path_factory.mktemp("instances"))
 
 
 @pytest.fixture
@@ -54,8 +50,10 @@ def assert_data_of(summary: PretrainSummary, undisturbed: Progress) -> None:
 def assert_losses_of(summary: PretrainSummary, undisturbed: Progress) -> None:
     """With other workers meanwhile: the same rows, and losses up to rounding."""
     assert_data_of(summary, undisturbed)
-    for mine, theirs in zip(run_of(summary).history, undisturbed.history, strict=True):
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    for name in ("history", "validation"):
+        mine, theirs = getattr(run_of(summary), name), getattr(undisturbed, name)
+        losses = [row["loss"] for row in theirs]
+        assert [row["loss"] for row in mine] == pytest.approx(losses, rel=1e-5)
     final = undisturbed.validation[-1]["loss"]
     assert summary.final["loss"] == pytest.approx(final, rel=1e-5)
 

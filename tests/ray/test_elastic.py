@@ -9,7 +9,7 @@ import pytest
 
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.stages.artifact import Artifact, finish
+from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesSummary
 from rungwise.training.ray import resume_proof
@@ -17,21 +17,16 @@ from rungwise.training.ray.resume_proof import Certificate, ProofJob, kill_steps
 from rungwise.training.summary import Attempt, GradientRun, PretrainSummary
 from rungwise.training.throughput import Progress
 from tests.faults.raylets import Raylets, own_interfaces, raylets
+from tests.faults.test_training_machines import assert_losses_of
 from tests.faults.training_job import job
-from tests.training_runs import config, make_instances, run
+from tests.training_runs import config, finished_instances, run
 
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
 
 
 @pytest.fixture(scope="module")
 def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return made(tmp_path_factory.mktemp("instances"), "masked_pairs")
-
-
-def made(folder: Path, kind: str) -> Artifact:
-    found = make_instances(folder, kind)
-    record = {"stage": "instances", "fingerprint": found.fingerprint, **found.record}
-    return finish(found.folder, record, {})
+    return finished_instances(tmp_path_factory.mktemp("instances"))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +61,6 @@ def test_workers_on_nodes_with_other_addresses_end_as_one_process(
     with job(tmp_path, config(), instances, two_nodes.environment, compute) as started:
         summary = started.summary()
         workers = started.workers()
-    assert summary.gradient
     assert [worker["rank"] for worker in workers] == list(range(compute["num_workers"]))
     assert {worker["node"] for worker in workers} == set(ADDRESSES)
     assert workers[0]["master"].startswith(f"{workers[0]['node']}:")
@@ -78,11 +72,7 @@ def test_workers_on_nodes_with_other_addresses_end_as_one_process(
         for one, other in itertools.combinations(workers, 2):
             met = {called for _, called in one["connections"] + other["connections"]}
             assert met & (gloo_at(one) | gloo_at(other))
-    assert [list(row) for row in summary.gradient.data] == alone.data
-    for mine, theirs in zip(summary.gradient.history, alone.history, strict=True):
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
-    for mine, theirs in zip(summary.gradient.validation, alone.validation, strict=True):
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    assert_losses_of(summary, alone)
 
 
 def gloo_at(worker: dict[str, Any]) -> set[str]:
@@ -112,7 +102,7 @@ def test_what_a_user_must_mend_is_not_tried_again(instances: Artifact, tmp_path:
 def test_prove_resume_gives_a_certificate(
     tmp_path: Path, kind: str, parallel: Literal["ddp", "fsdp"], after: int
 ) -> None:
-    instances = made(tmp_path / "instances", kind)
+    instances = finished_instances(tmp_path / "instances", kind)
     count = InstancesSummary.of(instances).instances.train
     settings = config(kind, **{"pretrain.steps": count // 12 * 2 + 5})
     compute = ComputeConfig(

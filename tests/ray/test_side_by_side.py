@@ -1,4 +1,4 @@
-"""Independent stages of a run at once, and drivers that want the same artifacts."""
+"""Stages of a run at once, drivers that want the same artifacts, and processes that are killed."""
 
 import io
 import json
@@ -16,13 +16,16 @@ import pytest
 import ray
 from rich.console import Console
 
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import StageFailed
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import Lease
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking.tracker import Tracker
 from rungwise.pipeline import runner
 from rungwise.training.ray.resume_proof import kill_with_children
 from tests.faults.raylets import raylets
+from tests.killed_stage import KILLED, KilledConfig
 from tests.ray.side_by_side_job import STEPS, Calls, rows, run, stages
 from tests.waiting import wait_until
 
@@ -215,3 +218,37 @@ def test_a_node_and_the_driver_are_killed_while_two_stages_run(tmp_path: Path) -
     assert 0 < resumed["right"] < STEPS
     ended = [row["stage"] for row in rows(tmp_path / "log", "end")]
     assert sorted(ended) == sorted(TITLES[:4])
+
+
+@pytest.mark.parametrize(
+    ("what", "message", "notes"),
+    [
+        ("board", "the last reports are lost: the process that carries them was killed", 4),
+        ("board for good", "no more reports come: the process that carries them was killed", 1),
+        ("stage", "its process was killed, also when it was started again", 3),
+        # It trains itself, so that it is started again as often as a worker would be.
+        ("stage once", "done", 5),
+    ],
+)
+def test_a_killed_process_is_said_once_and_costs_no_more_than_it_must(
+    uri: str, tmp_path: Path, ray_session: None, what: str, message: str, notes: int
+) -> None:
+    stage = KILLED.stage(KilledConfig.model_validate({"what": what}))
+    out = io.StringIO()
+
+    def tracker(driver: str) -> Tracker:
+        return Tracker(uri, "test", tmp_path / "spool", driver)
+
+    def run() -> runner.Outcome:
+        console = Console(file=out, width=200)
+        return runner.run([stage], Folder.at(tmp_path), "toy", ComputeConfig(), tracker, console)
+
+    if what == "stage":
+        with pytest.raises(StageFailed, match=message):
+            run()
+    else:
+        assert run().built == ("killed",)
+    text = out.getvalue()
+    assert text.count(message) == 1
+    assert text.count("note     before") + text.count("note     after") == notes
+    assert "Traceback" not in text

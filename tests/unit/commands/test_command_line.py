@@ -1,4 +1,4 @@
-"""The command line: a mistake is one clear line and status 2, before anything runs."""
+"""The command line: a mistake is one clear line and status 2; what `status` says of runs."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from rungwise.cluster.head import Head
 from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import register_driver
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking.tracker import Tracker
 from rungwise.pipeline.places import root_folder
 from rungwise.pipeline.workflow import load_recipe
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
@@ -75,10 +76,6 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (["pretrain", "{recipe}", "instances.sequence_length=600"], "set instances.masking.max_"),
         (["pretrain", "{recipe}", "root=/proc/nowhere"], "root: cannot write to /proc/nowhere"),
-        (
-            ["pretrain", "{recipe}", "corpus.sources.0.paths=[/dev/null]"],
-            "corpus.sources.0.paths: the corpus is empty",
-        ),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(
@@ -122,6 +119,13 @@ def test_a_workflow_that_cannot_be_imported_is_one_line_with_its_place(
     said = capfd.readouterr().err
     assert message in said
     assert len(said.strip().splitlines()) == 1
+
+
+def test_an_empty_corpus_is_named(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    empty = recipe.parent / "empty.txt"
+    empty.write_text("")
+    assert main(["run", "pretrain", str(recipe), f"corpus.sources.0.paths=[{empty}]"]) == 2
+    assert "corpus.sources.0.paths: the corpus is empty" in capfd.readouterr().err
 
 
 def test_plan_writes_nothing(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -323,3 +327,33 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         process.stdout = None
         _, errors = process.communicate(b"")
         assert (process.returncode, errors) == (0, b"")
+
+
+def test_the_stages_of_a_run_have_their_last_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    tracker = Tracker(uri, "rungwise", tmp_path / "spool")
+    for run in ("bert", "gpt"):
+        tracker.open(run, f"{run} pretrain.steps=5", tags={"rungwise.label": run})
+        for stage in ("corpus", "pretrain"):
+            key = f"{run}/{stage}"
+            tracker.open(key, f"{stage} of {run}", parent=run, tags={"rungwise.stage": stage})
+    for step, tokens in enumerate((1000.0, 4321.0)):
+        tracker.metrics("bert/pretrain", {"system/tokens_per_second": tokens}, step)
+    tracker.metrics("bert/corpus", {"system/stage_seconds": 75.0}, 0)
+    tracker.close("bert/corpus", "FINISHED")
+    assert tracker.finish(60) == 0
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["status", "bert"]) == 0
+    *stages, source = capsys.readouterr().out.splitlines()
+    assert sorted(stages) == [
+        "bert  corpus  finished  time 0:01:15",
+        "bert  pretrain  running  tokens/s 4,321",
+    ]
+    assert source.startswith("MLflow at sqlite")
+    assert main(["status", "elmo"]) == 0
+    assert capsys.readouterr().out.startswith("no run")
+    assert main(["status", "--experiment", "other"]) == 2
+    assert "has no experiment other" in capsys.readouterr().err

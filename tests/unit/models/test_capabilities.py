@@ -1,4 +1,4 @@
-"""What trained models offer: scores, vectors and, as encoders, states.
+"""What trained models offer: scores, vectors, drawn text and, as encoders, states.
 
 Shapes: B batch, T sequence, E width of a state, V vocabulary.
 """
@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial import distance
+from torch import Tensor
 
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.examples import Neighbourhood
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.trained.encoders import count_marks
+from rungwise.models.trained.generation import Sampling, generate
 from rungwise.models.trained.language_models import measure_loss, windows
 from rungwise.models.transformer.attention import Boundaries
 from rungwise.serving.predictor import try_nearest
@@ -306,3 +308,52 @@ def test_the_first_tensor_that_does_not_fit_is_named_and_nothing_is_copied():
     message = r"blocks\.0\.mlp\.expand\.bias: expected shape \[32\], found none"
     with pytest.raises(DataError, match=message):
         encoder_of("mlm_nsp").load(pretrained)
+
+
+WORDS, STOP = 6, 0
+
+
+class _Table:
+    """The next token depends on the last one alone; `max_length` is the longest row it takes."""
+
+    max_length = 4
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(5)
+        self.logits_VV = torch.from_numpy(rng.normal(size=(WORDS, WORDS)))
+        self.logits_VV[:, STOP] = -50  # a document that hardly ever ends
+
+    def next_logits(self, ids_BT: Tensor) -> Tensor:
+        assert ids_BT.shape[1] <= self.max_length
+        return self.logits_VV[ids_BT]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("top_k", [0, 1, 3])
+def test_tokens_are_drawn_by_their_probabilities(temperature: float, top_k: int) -> None:
+    model = _Table()
+    draws = 4000
+    sampling = Sampling(length=1, temperature=temperature, top_k=top_k)
+    new = generate(model, [[2]] * draws, STOP, sampling, streams=range(draws))
+    shares_V = np.bincount([token for (token,) in new], minlength=WORDS) / draws
+    weights_V = torch.softmax(model.logits_VV[2] / temperature, dim=-1).numpy()
+    if top_k:
+        weights_V[np.argsort(weights_V)[:-top_k]] = 0
+    expected_V = weights_V / weights_V.sum()
+    np.testing.assert_allclose(shares_V, expected_V, atol=4 * 0.5 / draws**0.5)
+    assert (shares_V[expected_V == 0] == 0).all()
+
+
+def test_rows_are_the_same_alone_and_outgrow_the_window() -> None:
+    model, sampling = _Table(), Sampling(length=20, seed=3)
+    prompts = [[1, 2, 3], [4], [5, 1, 2, 3, 4, 5, 1]]
+    together = generate(model, prompts, STOP, sampling, streams=[0, 0, 0])
+    alone = [generate(model, [prompt], STOP, sampling)[0] for prompt in prompts]
+    assert together == alone
+    assert [len(new) for new in together] == [20, 20, 20]
+    assert generate(model, prompts, STOP, Sampling(length=20, seed=4)) != together
+
+
+def test_a_number_out_of_range_is_named() -> None:
+    with pytest.raises(UserError, match="top_k: expected 0 or more, found -1"):
+        Sampling(top_k=-1)

@@ -80,6 +80,11 @@ def test_variable_lengths_give_the_dense_result(monkeypatch: pytest.MonkeyPatch,
     torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-10)
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(24)  # by which three texts fit into a packed row
+
+
 @pytest.mark.parametrize("kind", ["mlm", "modern_bert"])
 def test_packed_rows_have_the_loss_and_the_gradient_of_padded_ones(kind: str) -> None:
     """Six texts as padded rows, and the same in two packed ones, of which one is padded."""

@@ -1,8 +1,10 @@
-"""The recipes that come with the project say what differs, and are what they say they are."""
+"""The recipes that come with the project say what differs, and every system of history has one."""
 
 import contextlib
 import copy
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,14 @@ import pytest
 import yaml
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import load, with_overrides
+from rungwise.core.configuration.overrides import find_value, load, with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.models.families.bert import BertConfig
+from rungwise.pipeline.experiment import change_recipe, resolve_variants
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.reference import reference, write_resolved
-from rungwise.pipeline.stages import pretrain_stages
+from rungwise.pipeline.stages import pretrain_config, pretrain_stages
 from rungwise.tokenizer.config import TrainedConfig
 from tests.conftest import REPOSITORY, small_recipe
 
@@ -106,3 +109,48 @@ def test_bert_base_is_the_papers() -> None:
     masking = recipe.instances.masking
     assert (masking.rate, masking.mask_share, masking.random_share) == (0.15, 0.8, 0.1)
     assert (recipe.instances.sequence_length, masking.max_predictions) == (128, 20)
+
+
+SYSTEMS: dict[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("systems.yaml").read_text("utf-8")
+)
+# The specification's tables of language models, representations and transfers.
+IDS = [
+    *(f"L{number}" for number in range(11)),
+    *(f"E{number}" for number in range(8)),
+    *(f"T{number}s" for number in range(1, 8)),
+    *(f"C{number}" for number in range(1, 6)),
+]
+
+
+@cache
+def recipe_of(name: str) -> Recipe:
+    recipe = load(Recipe, REPOSITORY / "workflows" / "configs" / f"{name}.yaml")
+    if recipe.tasks:
+        resolve_variants(recipe)
+    return recipe
+
+
+def test_the_list_is_that_of_the_specification() -> None:
+    assert list(dict.fromkeys(name.partition("-")[0] for name in SYSTEMS)) == IDS
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_has_a_recipe_that_plans_a_row_and_a_test(name: str) -> None:
+    entry = SYSTEMS[name]
+    path, test = entry["test"].split("::")
+    assert re.search(rf"^def {test}\(", (REPOSITORY / "tests" / path).read_text("utf-8"), re.M)
+    if name in ("L0", "E0"):
+        return
+    recipe = recipe_of(entry["recipe"])
+    changes = recipe.variants[entry["variant"]] if "variant" in entry else {}
+    chosen = change_recipe(recipe, entry["variant"]) if changes else recipe
+    config = pretrain_config(chosen)
+    origin = config.model.origin(config.objective)
+    assert origin.year == entry["year"]
+    assert origin.paper
+    assert origin.idea
+    # Settings of fine-tuning are those of a variant, and not of its pretraining.
+    data = with_overrides(chosen.to_record("root"), changes, Recipe)
+    for key, value in entry["keys"].items():
+        assert find_value(data, key) == value, key
