@@ -31,13 +31,13 @@ def drain(head: str, address: str, seconds: float) -> None:
         )
         return [node.hex() for node, row in nodes.items() if row.node_manager_address == address]
 
-    why = (DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"), "Kubernetes ends the pod")
+    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
     for node in list_nodes():
-        accepted, reason = client.drain_node(
-            node, *why, round(deadline * 1000), timeout=_CALL_SECONDS
+        accepted, answer = client.drain_node(
+            node, reason, "Kubernetes ends the pod", round(deadline * 1000), timeout=_CALL_SECONDS
         )
         if not accepted:
-            raise RuntimeError(f"Ray refused to drain node {node}: {reason}")
+            raise RuntimeError(f"Ray refused to drain node {node}: {answer}")
     while time.time() < deadline and list_nodes():
         time.sleep(_POLL_SECONDS)
 

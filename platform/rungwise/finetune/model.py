@@ -39,8 +39,10 @@ class BiLstm(nn.Module):
 
     def __init__(self, width: int, hidden_size: int, num_layers: int, dropout: float) -> None:
         super().__init__()
-        sizes, between = (width, hidden_size, num_layers), dropout if num_layers > 1 else 0.0
-        self.lstm = nn.LSTM(*sizes, batch_first=True, bidirectional=True, dropout=between)
+        between = dropout if num_layers > 1 else 0.0
+        self.lstm = nn.LSTM(
+            width, hidden_size, num_layers, batch_first=True, bidirectional=True, dropout=between
+        )
 
     def forward(
         self, states_BTE: Tensor, lengths_B: Tensor | None, ids_BT: Tensor | None = None

@@ -234,7 +234,7 @@ def _make_task_entry(
     examples = read_examples(task, "validation")[:_EXAMPLES]
     score = f"{model.test[metric]:.6f}"
     return _Entry(
-        files=_list_files(*[evaluation.folder] * 3),
+        files=_list_files(evaluation.folder, evaluation.folder, evaluation.folder),
         info=info,
         inputs=_input_example(examples, info),
         answers=Predictor.load(evaluation.folder, quiet=True)(examples),

@@ -127,7 +127,7 @@ class MemoryFolder(Folder):
         return path
 
     @contextlib.contextmanager
-    def staged(self, name: str) -> Iterator[Path]:
+    def staged(self, name: str, durable: bool = True) -> Iterator[Path]:
         path = self.scratch / "staged"
         yield path
         data = path.read_bytes()
