@@ -80,6 +80,7 @@ class Family(Config):
     idea: ClassVar[str] = ""  # in plain words, for readers who do not know the field
     page: ClassVar[str]  # its name on the page, unless `page_name` makes one
     objectives: ClassVar[tuple[Objective, ...]]  # the first is the default
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of the files of other programs that it reads
     mixes: ClassVar[bool] = False  # whether steps may take turns to train on several of them
 
     def origin(self, objective: Objective) -> Origin:

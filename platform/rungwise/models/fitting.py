@@ -11,7 +11,7 @@
 V vocabulary, U units of a text: sentences or documents
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -196,6 +196,23 @@ class CountedFamily(TabledFamily, Protocol):
 
     def text_file(self, model: Any, words: Sequence[str], special: SpecialIds) -> TextFile:
         """Return the model in the format of other programs, with the word of each id."""
+        ...
+
+
+@runtime_checkable
+class FileFamily(Protocol):
+    """A family that reads models from text files of other programs (`Family.suffixes`)."""
+
+    @classmethod
+    def read_text_file(
+        cls, path: str, lines: Iterable[bytes], words: Sequence[str], special: SpecialIds
+    ) -> tuple[Family, Weights]:
+        """Return the config and the arrays of the model in the lines of the file `path`, with the
+        word of each id. Raises DataError for a damaged file or other words."""
+        ...
+
+    def check_given(self, given: Family) -> None:
+        """Raise ConfigError unless a model of the family `given` is one of this config."""
         ...
 
 

@@ -12,15 +12,13 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.outside import digest, on_disk
-from rungwise.models.families.arpa import name_tokens, read_arpa
-from rungwise.models.families.ngram import NgramConfig
-from rungwise.models.fitting import fill_arrays
+from rungwise.models.config import FAMILIES
+from rungwise.models.family import Family
+from rungwise.models.fitting import FileFamily, fill_arrays
 from rungwise.serving.hugging_face.reading import digest_folder, import_folder
 from rungwise.tokenizer import load_tokenizer, special_ids
 from rungwise.training.initial import IMPORTED, ImportConfig, ImportSummary
 from rungwise.training.tensor_files import MODEL, create_arrays, save_tensors
-
-_ARPA = (".arpa", ".arpa.gz")
 
 
 def import_weights(
@@ -30,8 +28,9 @@ def import_weights(
     supported, or of other tokens than those of `tokenizer`."""
     tokenizer = load_tokenizer(inputs["tokenizer"].folder)
     model: Any
-    if config.path.endswith(_ARPA):
-        model, size = _import_counts(config.path, tokenizer, output), tokenizer.get_vocab_size()
+    if family := _find_family(config.path):
+        model = _import_file(family, config.path, tokenizer, output)
+        size = tokenizer.get_vocab_size()
     else:
         model, state, size = import_folder(config, tokenizer)
         save_tensors(output, MODEL, state)
@@ -40,24 +39,30 @@ def import_weights(
     )
 
 
-def _import_counts(path: str, tokenizer: Tokenizer, output: Folder) -> NgramConfig:
-    """Write the n-gram model of an ARPA file; return its config."""
-    special, size = special_ids(tokenizer), tokenizer.get_vocab_size()
-    words = [tokenizer.id_to_token(id_) or f"[{id_}]" for id_ in range(size)]
+def _find_family(path: str) -> Any:
+    """Return the `FileFamily` that reads files of this name, None if none does."""
+    return next((family for family in FAMILIES if path.endswith(family.suffixes)), None)
+
+
+def _import_file(
+    family: type[FileFamily], path: str, tokenizer: Tokenizer, output: Folder
+) -> Family:
+    """Write the model of a text file; return its config."""
+    words = [tokenizer.id_to_token(id_) or f"[{id_}]" for id_ in range(tokenizer.get_vocab_size())]
     [file] = on_disk(path)
     try:
         with file.open() as stream:
             lines = gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream
-            model = read_arpa(path, lines, name_tokens(words, special), special)
+            model, arrays = family.read_text_file(path, lines, words, special_ids(tokenizer))
     except (EOFError, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: expected a gzip file, found {error}") from error
     with output.staged(MODEL) as place:
-        fill_arrays(lambda shapes: create_arrays(place, shapes), model.to_tensors())
-    return NgramConfig(order=model.order)
+        fill_arrays(lambda shapes: create_arrays(place, shapes), arrays)
+    return model
 
 
 def _digest_files(config: ImportConfig) -> Mapping[str, Any]:
-    if config.path.endswith(_ARPA):
+    if _find_family(config.path):
         return digest([config.path], "pretrain.initial")
     return digest_folder(config)
 

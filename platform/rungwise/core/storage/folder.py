@@ -212,7 +212,7 @@ class Folder:
                 except FileNotFoundError:  # another process removed a part of it
                     continue
                 except OSError as error:  # or wrote one
-                    if error.errno != errno.ENOTEMPTY:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EISDIR):
                         raise
 
     def sha256(self, name: str) -> str:

@@ -6,15 +6,16 @@ Each document starts a new context, like a line in kenlm; n-grams inside it may 
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from rungwise.core.errors import ConfigError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models import ngram_model as ngram_tables
-from rungwise.models.families.arpa import FILE, arpa_lines, name_tokens
+from rungwise.models.families.arpa import FILE, arpa_lines, name_tokens, read_arpa
 from rungwise.models.families.kneser_ney import Smoothing, estimate_tensors
 from rungwise.models.family import Family, Size
 from rungwise.models.fitting import Create, Parts, Tasks, TextFile, Weights
@@ -31,6 +32,7 @@ class NgramConfig(Family):
     paper: ClassVar[str] = "Chen & Goodman"
     idea: ClassVar[str] = "counts words, and which words follow which"
     objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)  # counts need no instances
+    suffixes: ClassVar = (".arpa", ".arpa.gz")
 
     kind: Literal["ngram"] = "ngram"
     order: int = Field(default=5, ge=1, le=16)
@@ -82,6 +84,24 @@ class NgramConfig(Family):
     ) -> TextFile:
         """Return an ARPA file; [UNK] is <unk> unless the vocabulary has a word spelt so."""
         return TextFile(FILE, "kenlm.Model", arpa_lines(model, name_tokens(words, special)))
+
+    @classmethod
+    def read_text_file(
+        cls, path: str, lines: Iterable[bytes], words: Sequence[str], special: SpecialIds
+    ) -> tuple[Self, Weights]:
+        """Read an ARPA file. Raises DataError as `read_arpa` does."""
+        model = read_arpa(path, lines, name_tokens(words, special), special)
+        return cls(order=model.order), model.to_tensors()
+
+    def check_given(self, given: Family) -> None:
+        """Raise ConfigError for n-grams of another order."""
+        order = getattr(given, "order", None)
+        if given.kind != self.kind or order != self.order:
+            raise ConfigError(
+                f"the counts of initial are n-grams of up to {order} words, and the model has the "
+                f"order {self.order}; set its order (model.order, or model.counts.order of a "
+                f"mixture) to {order}"
+            )
 
     def from_tensors(
         self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds

@@ -18,9 +18,16 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Family
-from rungwise.models.fitting import HERE, CountedFamily, Create, Tasks, Weights, fill_arrays
+from rungwise.models.fitting import (
+    HERE,
+    CountedFamily,
+    Create,
+    FileFamily,
+    Tasks,
+    Weights,
+    fill_arrays,
+)
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile
@@ -88,18 +95,11 @@ def _estimate(
 
 def _load_given(model: Family, given: Artifact) -> Weights:
     """Return the arrays of counts that are given. Raises ConfigError if `model` is another."""
-    found = ImportSummary.of(given).model
-    if not isinstance(model, NgramConfig) or not isinstance(found, NgramConfig):
+    if not isinstance(model, FileFamily):
         raise ConfigError(
-            f"initial is a model of kind {found.kind}, and model.kind is {model.kind}; only an "
-            "n-gram model takes counts that are given, as an ARPA file"
+            f"model.kind is {model.kind}, which takes no counts that are given; leave out initial"
         )
-    if found.order != model.order:
-        raise ConfigError(
-            f"the counts of initial are n-grams of up to {found.order} words, and the model has "
-            f"the order {model.order}; set its order (model.order, or model.counts.order of a "
-            f"mixture) to {found.order}"
-        )
+    model.check_given(ImportSummary.of(given).model)
     return map_arrays(given.folder.local(MODEL))
 
 
