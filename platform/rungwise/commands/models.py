@@ -94,8 +94,8 @@ def _print_origin(options: argparse.Namespace) -> None:
         made_by = [f"commit {maker.get('commit') or 'unknown'}"]
         made_by += [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
         console.print(f"{artifact.stage} {artifact.fingerprint}", style="bold")
-        made = f"made {record['finished']} in {record['seconds']:,.0f} s"
-        lines = [artifact.headline, made, f"by {', '.join(made_by)}"]
+        history = f"made {record['finished']} in {record['seconds']:,.0f} s"
+        lines = [artifact.headline, history, f"by {', '.join(made_by)}"]
         lines.append(f"content sha256 {artifact.digest}")
         if run := record.get("mlflow_run_id"):
             lines.append(f"MLflow run {run}")

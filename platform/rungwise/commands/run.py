@@ -166,8 +166,8 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
     current = {row.stage.fingerprint for row in rows}
     continued = {row.earlier.fingerprint for row in rows if row.earlier}
     finished = artifacts.find_artifacts(root)
-    kept = (each for each in finished if each.label != recipe.name or each.stage == REGISTER.name)
-    others = {each.fingerprint for each in kept}
+    rest = (each for each in finished if each.label != recipe.name or each.stage == REGISTER.name)
+    others = {each.fingerprint for each in rest}
     needed = artifacts.collect_inputs(current | continued | others, finished)
     unneeded = [
         root / stage / name

@@ -115,8 +115,8 @@ def _answers(model: TaskModel, items: Sequence[Item]) -> tuple[list[Output], flo
         chunk = [items[place] for place in places]
         batch = collate(chunk, kind).to(model.device)
         logits, _ = logits_and_states(model, batch)
-        read = kind.read_logits(logits.cpu(), chunk, compute)
-        for place, output in zip(places, read, strict=True):
+        answers = kind.read_logits(logits.cpu(), chunk, compute)
+        for place, output in zip(places, answers, strict=True):
             outputs[place] = output
         if batch.targets is None:
             total = math.nan

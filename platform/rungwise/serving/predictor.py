@@ -286,10 +286,10 @@ def make_trial(predictor: Model, sampling: Sampling | None = None) -> Trial:
         case NextTokenLogits():
             hint = "the beginning of a text: it goes on"
 
-            def go_on(text: str) -> str:
+            def continue_text(text: str) -> str:
                 return continue_texts(model, tokenizer, [text], settings)[0]
 
-            return Trial(hint, go_on, goes_on=True)
+            return Trial(hint, continue_text, goes_on=True)
         case LanguageModel():
             hint = "a text: how likely is it?"
             return Trial(hint, lambda text: _rate_text(model, tokenizer, text))

@@ -176,10 +176,8 @@ def with_overrides(
             block = functools.reduce(_child, parts[:-1], result)
             names = _keys_of_other_kinds(block, find_types(model, parts[:-1]), value)
             prefix = dotted.removesuffix("kind")
-            given = {
-                key[len(prefix) :].split(".")[0] for key in overrides if key.startswith(prefix)
-            }
-            names = [name for name in names if name not in given]
+            own = {key[len(prefix) :].split(".")[0] for key in overrides if key.startswith(prefix)}
+            names = [name for name in names if name not in own]
             dropped += [[*parts[:-1], name] for name in names]
             if names and dropped_keys is not None:
                 dropped_keys[dotted] = names

@@ -124,8 +124,8 @@ def _read_sections(path: str, lines: Iterable[bytes], ids: dict[bytes, int]) -> 
         else:
             size = len(sections) + 1
             if size > len(sizes) or fields[0] != b"\\%d-grams:" % size:
-                shown = line.strip()[:80].decode(errors="replace")
-                raise DataError(f"{path}, line {number}: expected \\{size}-grams:, found {shown!r}")
+                text = line.strip()[:80].decode(errors="replace")
+                raise DataError(f"{path}, line {number}: expected \\{size}-grams:, found {text!r}")
             sections.append(_read_section(path, numbered, size, sizes[size - 1], ids))
     if not sizes or len(sections) < len(sizes):
         raise DataError(
@@ -179,8 +179,8 @@ def _read_number(path: str, number: int, field: bytes) -> float:
     try:
         return float(field)
     except ValueError as error:
-        shown = field.strip()[:80].decode(errors="replace")
-        raise DataError(f"{path}, line {number}: expected a number, found {shown!r}") from error
+        text = field.strip()[:80].decode(errors="replace")
+        raise DataError(f"{path}, line {number}: expected a number, found {text!r}") from error
 
 
 def _fill_vocabulary(

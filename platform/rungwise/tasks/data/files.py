@@ -159,7 +159,7 @@ def load(config: FilesTaskConfig) -> LoadedTask:
     """
     counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
     splits: dict[str, list[Any]] = {
-        split: _read(config, split, counts[split]) for split in config.paths()
+        split: _read_split(config, split, counts[split]) for split in config.paths()
     }
     shares = {split: getattr(config, f"{split}_fraction") for split in SPLITS[1:]}
     fractions = {split: share for split, share in shares.items() if share is not None}
@@ -209,7 +209,7 @@ def load(config: FilesTaskConfig) -> LoadedTask:
     return LoadedTask(info, splits, shared, irregular, notes, whole_train)
 
 
-def _read(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
+def _read_split(config: FilesTaskConfig, split: str, counts: Counter[str]) -> list[Example]:
     """Read the examples of a split."""
     examples: list[Example] = []
     form = config.split_format(split)

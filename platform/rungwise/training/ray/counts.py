@@ -53,13 +53,13 @@ def pretrain_by_counts(
     artifact, objective = inputs["tokens"], config.objective
     tokens = TokensSummary.of(artifact)
     family = cast(CountedFamily, config.model)
-    given = inputs.get(INITIAL)
+    initial = inputs.get(INITIAL)
     with output.staged(MODEL) as path:
         create = functools.partial(create_arrays, path)
-        if given is None:
+        if initial is None:
             tensors = _estimate(family, artifact, create, context)
         else:
-            tensors = fill_arrays(create, _load_given(config.model, given))
+            tensors = fill_arrays(create, _load_given(config.model, initial))
     model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
     final = measure_held_out(model, artifact, objective)
     parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
@@ -69,8 +69,8 @@ def pretrain_by_counts(
         objective=objective.name,
         parameters=parameters,
         vocab_size=tokens.vocab_size,
-        tokens=0 if given else tokens.tokens.train + tokens.documents.train,
-        epochs=0.0 if given else 1.0,
+        tokens=0 if initial else tokens.tokens.train + tokens.documents.train,
+        epochs=0.0 if initial else 1.0,
         unigram_loss=tokens.unigram_loss,
         final=dict(final),
         seconds=time.monotonic() - began,
