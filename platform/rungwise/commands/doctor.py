@@ -17,7 +17,7 @@ from rich.text import Text
 from rungwise.commands.arguments import Commands, add_recipe, add_verb
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import FAILED, OK
+from rungwise.core.exit_codes import FAILED, OK, print_table
 
 if TYPE_CHECKING:
     from rungwise.core.storage.folder import Folder
@@ -56,7 +56,7 @@ def doctor(options: argparse.Namespace) -> int:
         texts = (Text(redact(text)) for text in (finding.what, finding.value, finding.remedy))
         table.add_row(marks[finding.state], *texts)
     console = Console()
-    console.print(table)
+    print_table(table, console)
     console.print(f"\n{wrong} wrong" if wrong else "\nnothing wrong", highlight=False)
     return FAILED if wrong else OK
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from rungwise.commands import arguments
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import FAILED, OK, plain_console
+from rungwise.core.exit_codes import FAILED, OK, plain_console, print_table
 
 if TYPE_CHECKING:
     from rungwise.core.stages.stage import Stage
@@ -64,10 +64,12 @@ def plan(options: argparse.Namespace) -> None:
     root = root_folder(recipe.root)
     estimate = RunForecast(rows, recipe.compute, Rates.of(root))
     table = Table(box=None, pad_edge=False)
-    for heading in ("stage", "fingerprint", "state"):
-        table.add_column(heading, no_wrap=True)  # only the reason gives way on a narrow terminal
+    # Names and reasons give way on a narrow terminal.
+    table.add_column("stage", overflow="fold", min_width=20)
+    table.add_column("fingerprint", no_wrap=True)
+    table.add_column("state", no_wrap=True)
     table.add_column("takes", justify="right", no_wrap=True)
-    table.add_column("because", overflow="fold")
+    table.add_column("because", overflow="fold", min_width=16)
     for row in rows:
         name = row.stage.display_name
         if row.artifact:
@@ -76,7 +78,7 @@ def plan(options: argparse.Namespace) -> None:
             state, seconds = Text("build", "bold cyan"), estimate.seconds[name]
             takes = "not known" if seconds is None else describe_seconds(seconds)
         table.add_row(name, row.stage.fingerprint, state, takes, redact(row.reason))
-    console.print(table, soft_wrap=False)
+    print_table(table, console)
     line = f"{len(estimate.seconds)} of {len(rows)} stages to build below {root.uri}"
     console.print(f"{line}: {estimate.line}" if estimate.line else line, soft_wrap=True)
 
@@ -129,7 +131,7 @@ def dry_run(options: argparse.Namespace) -> None:
         sizes = (f"{result.parameters:,}", f"{result.steps:,}", f"{result.training.tokens:,.0f}")
         memory = f"{result.memory_bytes_a_device / 1e9:.2g} GB"
         table.add_row(name, config.model.kind, *sizes, memory, _format_seconds(result.seconds))
-    console.print(table)
+    print_table(table, console)
     _say_whole(recipe, console)
 
 
@@ -235,7 +237,7 @@ def _print_rows(rows: dict[str, str], console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
-    console.print(table)
+    print_table(table, console)
 
 
 def prove_resume(options: argparse.Namespace) -> int:

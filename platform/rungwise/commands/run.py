@@ -17,14 +17,13 @@ from rungwise.commands.arguments import Commands, add_verb, add_workflow
 from rungwise.core import exit_codes
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import plain_console
+from rungwise.core.exit_codes import plain_console, print_table
 
 if TYPE_CHECKING:
     from rungwise.core.storage.folder import Folder
     from rungwise.pipeline.recipe import Recipe
     from rungwise.pipeline.runner import Outcome
 
-_LOG_WIDTH = 160
 _ARTIFACT = re.compile("(.*)-([0-9a-f]{12})")
 
 
@@ -86,9 +85,7 @@ def _print_outcome(
         seconds = f"{artifact.record['seconds']:.1f} s"
         seconds = seconds if name in outcome.built else f"({seconds})"
         table.add_row(name, seconds, "/".join(artifact.folder.uri.rsplit("/", 2)[1:]))
-    # A log has room for whole names.
-    screen = console if console.is_terminal else Console(file=console.file, width=_LOG_WIDTH)
-    screen.print(table)
+    print_table(table, console)
     line = f"\n{len(outcome.built)} of {len(outcome.artifacts)} stages built"
     line += f" in {outcome.seconds:.0f} s"
     if outcome.built:

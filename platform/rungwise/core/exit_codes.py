@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
+from rich.table import Table
 
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import StageFailed, UserError
@@ -100,3 +101,12 @@ def _reader_has_gone() -> bool:
 def plain_console(stderr: bool = False) -> Console:
     """Print lines as they are: no markup, no colours by content, no line breaks but their own."""
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+_LOG_WIDTH = 160
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table as wide as the terminal; a log has room for whole names."""
+    screen = console if console.is_terminal else Console(file=console.file, width=_LOG_WIDTH)
+    screen.print(table, soft_wrap=False)

@@ -227,17 +227,23 @@ def _finetuning_operations(stage: Stage, settings: FinetuneConfig, pretrain: Sta
             train, validation = task.train_examples, task.validation_examples
             test = task.test_examples
         case FilesTaskConfig() as task:
-            train = _file_megabytes(task.train) * 1e6 / _BYTES_A_ROW
-            train = min(train, task.train_examples or math.inf)
+            rows = _file_megabytes(task.train) * 1e6 / _BYTES_A_ROW
+            train = min(rows, task.train_examples or math.inf)
             validation, test = (
-                _file_megabytes(paths) * 1e6 / _BYTES_A_ROW if paths else train / 5
-                for paths in (task.validation, task.test)
+                min(
+                    _file_megabytes(path) * 1e6 / _BYTES_A_ROW if path else rows * (fraction or 0),
+                    limit or math.inf,
+                )
+                for path, fraction, limit in (
+                    (task.validation, task.validation_fraction, task.max_validation_examples),
+                    (task.test, task.test_fraction, task.max_test_examples),
+                )
             )
         case _:
             raise UserError("the examples of the task are not known")
-    rows = (train + validation / 3) * settings.epochs + test / 3
+    passes = (train + validation / 3) * settings.epochs + test / 3
     length = settings.sequence_length or 64
-    return rows * length * _operations(pretrain, length)
+    return passes * length * _operations(pretrain, length)
 
 
 @dataclass(frozen=True)

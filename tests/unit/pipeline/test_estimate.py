@@ -1,6 +1,7 @@
 """How long a run takes, as its recipe grows and beside what runs took; its lines on a terminal."""
 
 import io
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from rungwise.__main__ import main
 from rungwise.core.configuration.config import union_members
 from rungwise.core.stages import artifact
 from rungwise.core.storage.folder import Folder
@@ -80,6 +82,41 @@ def test_more_work_takes_longer(reference: Rates, tmp_path: Path) -> None:
         assert (larger.seconds[name] or 0) > (first.seconds[name] or 0) > 0
     assert "on this machine" in first.line
     assert "GB of disk" in first.line
+
+
+def test_a_task_takes_as_long_as_the_examples_that_are_used(
+    reference: Rates, tmp_path: Path
+) -> None:
+    lines = [json.dumps({"text": f"some words {n}", "label": f"{n % 2}"}) for n in range(2000)]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines[:200]))
+    (tmp_path / "test.jsonl").write_text("\n".join(lines))
+    recipe = small_recipe(tmp_path / "root", write_corpus(tmp_path / "text", documents=6))
+    files = {
+        "kind": "files",
+        "format": {"kind": "table", "layout": "json_lines", "columns": {"label": "label"}},
+    }
+    files |= {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "test")}
+    seconds = []
+    for limit in (None, 500, 100):
+        data = files | {"validation_fraction": 0.1, "max_test_examples": limit}
+        path = write_recipe(tmp_path / "r.yaml", recipe | {"tasks": {"t": {"data": data}}})
+        loaded = workflow.load_recipe(path)
+        rows = workflow.plan("finetune", loaded)
+        seconds.append(RunForecast(rows, loaded.compute, reference).seconds["evaluate"] or 0)
+    assert seconds[0] > seconds[1] > seconds[2] > 0
+
+
+def test_a_plan_breaks_no_word_on_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = small_recipe(tmp_path / "root", write_corpus(tmp_path / "text", documents=6))
+    arguments = ["plan", "pretrain", str(write_recipe(tmp_path / "r.yaml", recipe))]
+    for terminal in ("0", "1"):
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("TTY_COMPATIBLE", terminal)
+        assert main(arguments) == 0
+        stages = capsys.readouterr().out.splitlines()[1:-1]
+        assert all("first run" in line for line in stages)
 
 
 def test_what_no_rate_tells_is_not_known(reference: Rates, tmp_path: Path) -> None:

@@ -75,9 +75,8 @@ def test_a_rate_is_measured_where_it_is_asked_for(tmp_path: Path, kind: str) -> 
 
 
 def test_the_command_prints_what_a_recipe_would_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
     recipe = write_recipe(tmp_path / "r.yaml", small_recipe(tmp_path / "root", tmp_path))
     assert main(["dry-run", str(recipe), "compute.price_per_hour=2"]) == 0
     text = capsys.readouterr().out
@@ -91,9 +90,8 @@ def test_the_command_prints_what_a_recipe_would_take(
 
 
 def test_a_ladder_has_a_row_for_each_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
     recipe = small_recipe(tmp_path / "root", tmp_path)
     counts = {"model": {"kind": "ngram"}, "pretrain": {"kind": "counts"}}
     network = {"kind": "gpt"} | {k: v for k, v in recipe["model"].items() if k != "kind"}
