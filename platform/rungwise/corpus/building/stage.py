@@ -50,7 +50,7 @@ _FILTER_FILE = f"{STAGING}/filter"
 _BYTES_A_PASSAGE = 3
 # Bytes compared by one task. More bytes than the most partitions hold make them larger: a write
 # task reads from every partition.
-_PARTITION_BYTES = 64 << 20
+_PARTITION_BYTES = 128 << 20
 _MOST_PARTITIONS = 256
 
 

@@ -150,7 +150,7 @@ _SHIFTS = np.array([0, 32], np.uint64)  # to the bits of a hash that give its fi
 def _find_bits(members: np.ndarray, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the byte of each hash in a filter, and the number of its bit there."""
     place = (hashes & np.uint64(8 * len(members) - 1)).view(np.int64)
-    return place >> 3, (place & 7).astype(np.uint8)
+    return place >> 3, place.astype(np.uint8) & 7
 
 
 def add_hashes(members: np.ndarray, hashes: np.ndarray) -> None:
@@ -176,7 +176,7 @@ def select_common(parts: Iterable[np.ndarray], held_out: np.ndarray) -> np.ndarr
     for passages in parts:
         for shift in _SHIFTS:  # the second look is at few
             byte, bit = _find_bits(held_out, passages >> shift)
-            passages = passages[(held_out[byte] >> bit & 1).view(bool)]
+            passages = passages[(held_out.take(byte) >> bit & 1).view(bool)]
         common.append(passages)
     # Sorted, since np.unique of integers builds a table of hashes, which takes far longer.
     hashes = np.sort(np.concatenate(common))
