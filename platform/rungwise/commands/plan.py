@@ -19,6 +19,7 @@ from rungwise.core.exit_codes import FAILED, OK, plain_console, print_table
 
 if TYPE_CHECKING:
     from rungwise.core.stages.stage import Stage
+    from rungwise.pipeline.estimate import RunForecast
     from rungwise.pipeline.recipe import Recipe
     from rungwise.training.config import GradientFit
     from rungwise.training.estimate import RunEstimate
@@ -111,38 +112,48 @@ def dry_run(options: argparse.Namespace) -> None:
         for title, config in {**configs, name: whole}.items():
             if config not in [other for _, _, other in trainings]:
                 trainings.append((title, variant, config))
-    if len(trainings) == 1:
+    forecast = _forecast(recipe)
+    by_gradient = [config.pretrain.length_key(config.model) == "steps" for *_, config in trainings]
+    if by_gradient == [True]:
         [(_, variant, config)] = trainings
         settings = require_gradient(config, "steps")
         _print_estimate(*_estimate(variant, settings, options, console), console)
-        _say_whole(recipe, console)
-        return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("variant", no_wrap=True)
-    table.add_column("model", no_wrap=True)
-    for heading in ("parameters", "steps", "tokens", "memory", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, variant, config in trainings:
-        if config.pretrain.length_key(config.model) != "steps":
-            table.add_row(name, config.model.kind, "", f"by {config.pretrain.kind}")
-            continue
-        settings = require_gradient(config, "steps")
-        result, *_ = _estimate(variant, settings, options, console)
-        sizes = (f"{result.parameters:,}", f"{result.steps:,}", f"{result.training.tokens:,.0f}")
-        memory = f"{result.memory_bytes_a_device / 1e9:.2g} GB"
-        table.add_row(name, config.model.kind, *sizes, memory, _format_seconds(result.seconds))
-    print_table(table, console)
-    _say_whole(recipe, console)
+    else:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("variant", no_wrap=True)
+        table.add_column("model", no_wrap=True)
+        for heading in ("parameters", "steps", "tokens", "memory", "time"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for (name, variant, config), has_steps in zip(trainings, by_gradient, strict=True):
+            seconds = forecast.training_seconds(config) if forecast else None
+            row = [name, config.model.kind, "", f"by {config.pretrain.kind}", "", ""]
+            if has_steps:
+                settings = require_gradient(config, "steps")
+                result, *_ = _estimate(variant, settings, options, console)
+                row[2:5] = (
+                    f"{n:,.0f}" for n in (result.parameters, result.steps, result.training.tokens)
+                )
+                row[5] = f"{result.memory_bytes_a_device / 1e9:.2g} GB"
+                seconds = seconds if result.seconds is None else result.seconds
+            table.add_row(*row, _format_seconds(seconds))
+        print_table(table, console)
+    if forecast:
+        line = forecast.line or "all of it is built"
+        console.print(f"\nrun {_workflow(recipe)}, from text to page: {line}", soft_wrap=True)
 
 
-def _say_whole(recipe: Recipe, console: Console) -> None:
-    """Say what the workflow of the recipe takes, from its text to its page."""
+def _workflow(recipe: Recipe) -> str:
+    return "ladder" if recipe.measure else "finetune" if recipe.tasks else "pretrain"
+
+
+def _forecast(recipe: Recipe) -> RunForecast | None:
+    """What the workflow of a recipe takes, from text to page; None if it has no text yet."""
     from rungwise.pipeline.workflow import estimate
 
-    workflow = "ladder" if recipe.measure else "finetune" if recipe.tasks else "pretrain"
-    with contextlib.suppress(UserError):  # the text may not be there yet
-        line = estimate(workflow, recipe).line or "all of it is built"
-        console.print(f"\nrun {workflow}, from text to page: {line}", soft_wrap=True)
+    try:
+        return estimate(_workflow(recipe), recipe)
+    except UserError:
+        return None
 
 
 def _format_seconds(seconds: float | None) -> str:

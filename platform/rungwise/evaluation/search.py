@@ -199,12 +199,11 @@ _BLOCKS = ("tokenizer", "instances", "model", "pretrain")  # whose keys may be t
 
 
 class SearchConfig(TuningConfig):
-    """Which settings of pretraining to try. Trials share a budget equally; the recipe goes on with
-    the values of the best. With `halving`, a longer run continues from the checkpoints of the
-    shorter one, so it needs a schedule whose first steps do not depend on their number."""
+    """Which settings of pretraining to try: keys of tokenizer, instances, model and pretrain.
+    Trials share a budget equally; the recipe goes on with the values of the best. With `halving`, a
+    longer run continues from the checkpoints of the shorter one, so it needs a schedule whose first
+    steps do not depend on their number."""
 
-    # by dotted key of tokenizer, instances, model and pretrain: the values to try; if empty, none
-    space: dict[str, Space] = Field(default_factory=dict)
     measure: AnyMeasure = ValidationLoss()  # by what the best is chosen
     # budget of all trials together, in seconds of training; null: none
     seconds: float | None = Field(default=None, gt=0)
@@ -222,8 +221,6 @@ class SearchConfig(TuningConfig):
 
     @model_validator(mode="after")
     def _check_budget(self) -> SearchConfig:
-        if not self.space and self.trials is None:
-            raise ValueError("trials: values are drawn where space is empty; give their number")
         if self.seconds is not None and self.tokens is not None:
             raise ValueError("seconds and tokens are both set; set one of them to null")
         if self.halving and self.seconds is not None:

@@ -115,6 +115,10 @@ class Fitting(Config):
         """The key that says how long it trains, None if it takes what it takes."""
         return None
 
+    def passes(self, model: Family) -> int:
+        """How often it reads the text or what was counted of it, unless it takes steps."""
+        return 1
+
     def takes_weights(self, model: Family) -> bool:
         """Whether it can begin with the weights of another fit."""
         return False

@@ -134,7 +134,7 @@ def _training_work(stage: Stage, config: PretrainStageConfig, compute: ComputeCo
     family, pretrain = config.model, config.pretrain
     key = f"{pretrain.kind}/{family.kind}"
     if pretrain.length_key(family) != "steps":
-        return Work(key, _text_megabytes(stage) * (getattr(pretrain, "epochs", None) or 1))
+        return Work(key, _text_megabytes(stage) * pretrain.passes(family))
     settings = require_gradient(config, "steps")
     kinds: list[Any] = [stage.inputs[name].config for name in READ_BY_NAME if name in stage.inputs]
     measures = [Measures.planned(kind, _vocabulary(stage)) for kind in kinds]
@@ -328,13 +328,18 @@ class RunForecast:
         self.add(rows)
 
     def add(self, rows: Sequence[Planned]) -> None:
-        """RunForecast further rows, behind the others."""
+        """Add further rows, behind the others."""
         self._rows += [row for row in rows if row.artifact is None]
         self.work = count_works(self._rows, self._compute)
         self.seconds = {
             name: None if work is None else self._rates.seconds(work)
             for name, work in self.work.items()
         }
+
+    def training_seconds(self, config: PretrainStageConfig) -> float | None:
+        """The time of the training that is to be built with `config`; None if it is not known."""
+        rows = [row for row in self._rows if row.stage.config == config]
+        return self.seconds[rows[0].stage.display_name] if rows else None
 
     def wall_seconds(self, left: Mapping[str, float | None]) -> float:
         """Seconds until stages with so many seconds left have ended: of the longest chain, or of

@@ -303,7 +303,7 @@ def grow_stages(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow | No
     searches = [
         Search(each, name, None if alone else name, graph)
         for name, each in recipes.items()
-        if each.search is not None and each.search.space
+        if each.search is not None
     ]
     if not searches:
         return None

@@ -65,7 +65,7 @@ def plan(workflow: Workflow, recipe: Recipe) -> list[Planned]:
 
 
 def estimate(workflow: Workflow, recipe: Recipe) -> RunForecast:
-    """RunForecast what a run of a recipe takes on this machine. Raises as `make_stages` does."""
+    """Forecast what a run of a recipe takes on this machine. Raises as `make_stages` does."""
     return RunForecast(plan(workflow, recipe), recipe.compute, Rates.of(root_folder(recipe.root)))
 
 

@@ -100,6 +100,9 @@ class AsynchronousConfig(_Passes):
     def length_key(self, model: Family) -> str:
         return "epochs"
 
+    def passes(self, model: Family) -> int:
+        return self.epochs
+
     @model_validator(mode="after")
     def _falls(self) -> Self:
         if self.minimum_rate > self.learning_rate:
@@ -126,6 +129,9 @@ class CooccurrenceConfig(_Passes):
 
     def length_key(self, model: Family) -> str | None:
         return None if isinstance(model, SolvedFamily | RefiningFamily) else "epochs"
+
+    def passes(self, model: Family) -> int:
+        return (self.epochs or 25) if self.length_key(model) else 1
 
     def takes_weights(self, model: Family) -> bool:
         return isinstance(model, RefiningFamily)

@@ -169,7 +169,7 @@ class Halving(Config):
 class TuningConfig(Config):
     """Which settings to try, and which trials to stop early."""
 
-    space: dict[str, Space]  # by dotted key of the recipe: the values to try
+    space: dict[str, Space] = Field(min_length=1)  # by dotted key of the recipe: the values to try
     # independent draws, at most as many as there are combinations; null: every combination
     trials: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0)  # of the draws, and of every trial of a sweep
@@ -199,9 +199,7 @@ class TuningConfig(Config):
 
 
 class SweepConfig(TuningConfig):
-    """Which settings of fine-tuning to try."""
-
-    space: dict[str, Space] = Field(min_length=1)  # by dotted key of the recipe: the values to try
+    """Which settings of fine-tuning to try: keys of finetune."""
 
     def check_key(self, key: str, allowed: Space) -> None:
         if not key.startswith(f"{FINETUNE}."):

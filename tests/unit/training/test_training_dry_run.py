@@ -107,7 +107,7 @@ def test_a_ladder_has_a_row_for_each_training(
             "pretrain": fit,
         },
     }
-    recipe["finetune"] = {}
+    recipe |= {"finetune": {}, "measure": {"perplexity": {"kind": "perplexity"}}}
     assert main(["dry-run", str(write_recipe(tmp_path / "r.yaml", recipe))]) == 0
     table, total = capsys.readouterr().out.strip().split("\n\n")
     steps = {row.split()[0]: row.split()[3] for row in table.splitlines()[1:]}
@@ -119,4 +119,8 @@ def test_a_ladder_has_a_row_for_each_training(
         "both/network": "20",
         "both": "interpolation",
     }
-    assert total.startswith("run pretrain, from text to page: about")
+    assert "not known" not in table
+    assert total.startswith("run ladder, from text to page: about")
+    recipe["variants"] = {"counted": counts}
+    assert main(["dry-run", str(write_recipe(tmp_path / "r.yaml", recipe))]) == 0
+    assert "by counts" in capsys.readouterr().out

@@ -294,7 +294,7 @@ def cut(stretch: Stretch, count: int) -> list[Stretch]:
     return [stretch._replace(first=a, last=b) for a, b in itertools.pairwise(cuts)]
 
 
-_EPOCHS, _LEARNING_RATE = 25, 0.05
+_LEARNING_RATE = 0.05
 
 
 def pretrain_by_cooccurrence(
@@ -340,7 +340,7 @@ def pretrain_by_cooccurrence(
     def measure(weights: Weights) -> Losses:
         return ray.get(epoch.remote(learner, cells, weights, 0.0, 0, 1))[1]
 
-    epochs = settings.epochs or _EPOCHS
+    epochs = settings.passes(config.model)
     rounds = Rounds(counts_V, epochs, epochs, learn, measure, began)
     return fit(config, artifact, output, context, rounds)
 
