@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -175,11 +176,11 @@ def _write_plan(
     rung, changed = forecasts[name], change_recipe(recipe, name)
     assert changed.model
     assert changed.pretrain
+    if key := changed.pretrain.length_key(changed.model):
+        length = attrgetter(key)(changed.pretrain) * rung.target.tokens / rung.last.tokens
+        changed = changed.with_changes({f"pretrain.{key}": round(length)}, "--plan")
     data = {key: value for key, value in changed.raw.items() if key not in _OF_A_LADDER}
     data["name"] = f"{recipe.name}-{name}"
-    key, factor = changed.pretrain.length_key(changed.model), rung.target.tokens / rung.last.tokens
-    if key is not None:
-        data["pretrain"] = data["pretrain"] | {key: round(getattr(changed.pretrain, key) * factor)}
     later = rung.later
     assert later
     score = f"{later.median:.3f} [{later.low:.3f}, {later.high:.3f}]"

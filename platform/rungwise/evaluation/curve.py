@@ -23,6 +23,7 @@ from rungwise.evaluation.search import count_cost
 from rungwise.evaluation.suites.items import read_items
 from rungwise.forecast.laws import Point
 from rungwise.tokenizer.token_stage import TokensSummary
+from rungwise.training.fit_config import read_training_config
 from rungwise.training.summary import PretrainSummary
 
 POINTS = "points.json"
@@ -121,7 +122,7 @@ def _read_point(suite: str, run: CurveRun, inputs: Mapping[str, Artifact]) -> Po
         "tokens": float(pretrain.tokens),
         "distinct": float(TokensSummary.of(inputs[run.tokens]).tokens.train),
         "seconds": pretrain.seconds * _count_cores(inputs[run.pretrain]),
-        "fitted": "gradient" if pretrain.gradient else "counts",
+        "fitted": "counts" if _is_counted(inputs[run.pretrain]) else "gradient",
         "family": pretrain.model.kind,
     }
     if run.measure is None:
@@ -133,9 +134,15 @@ def _read_point(suite: str, run: CurveRun, inputs: Mapping[str, Artifact]) -> Po
     return Point(**point, bits=bits.sum() / sizes.sum(), documents=tuple((bits / sizes).tolist()))
 
 
+def _is_counted(pretrain: Artifact) -> bool:
+    """Whether a model takes what it takes, and not longer where it is told to."""
+    config = read_training_config(pretrain)
+    return config.pretrain.length_key(config.model) is None
+
+
 def _count_cores(pretrain: Artifact) -> float:
     """The cores that trained: those of the workers, and one for what is counted."""
-    if PretrainSummary.of(pretrain).gradient is None:
+    if _is_counted(pretrain):
         return 1.0
     compute = validate(ComputeConfig, pretrain.record["recipe"].get("compute", {}))
     return compute.num_workers * compute.cpus_per_worker

@@ -112,7 +112,7 @@ class Fitting(Config):
         return 0
 
     def length_key(self, model: Family) -> str | None:
-        """The key that says how long it trains, None if it takes what it takes."""
+        """The dotted key that says how long it trains, None if it takes what it takes."""
         return None
 
     def passes(self, model: Family) -> int:

@@ -6,6 +6,7 @@ pretrainings of each rung at shares of its budget, if asked ──> curve ──
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from rungwise.core.errors import ConfigError
@@ -25,6 +26,7 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import FinishedStages, Graph, Grow, measure_inputs, train_steps
 from rungwise.report.stage import LADDER, LadderConfig
 from rungwise.tasks.config import FilesTaskConfig
+from rungwise.training.config import GradientConfig
 from rungwise.training.fit_config import PretrainStageConfig
 
 _SOURCE = "curve"
@@ -207,8 +209,7 @@ def _explain_no_curve(recipe: Recipe, measure: Stage) -> str:
     config = _pretrain_config(measure)
     if not config.pretrain.holds_out or not config.objective.predicts_text:
         return "its loss is not that of tokens of held-out text"
-    several = recipe.steps or config.pretrain.parts(config.model)
-    return "it is trained in several steps" if several else ""
+    return "it is trained in several steps" if recipe.steps else ""
 
 
 def _pretrain_config(measure: Stage) -> PretrainStageConfig:
@@ -229,7 +230,7 @@ def _list_shares(curve: CurveConfig, recipe: Recipe) -> dict[tuple[float, int], 
     length_key = recipe.pretrain.length_key(recipe.model)
     of = "text" if length_key is None else curve.of or "steps"
     seed = getattr(recipe.pretrain, "seed", None)
-    whole = 0 if length_key is None else getattr(recipe.pretrain, length_key)
+    whole = 0 if length_key is None else attrgetter(length_key)(recipe.pretrain)
     settings: dict[float, dict[str, Any]] = {}
     for budget in curve.budgets[:-1]:
         changes: dict[str, Any] = {}
@@ -239,8 +240,10 @@ def _list_shares(curve: CurveConfig, recipe: Recipe) -> dict[tuple[float, int], 
             changes["text_share"] = recipe.text_share * budget
         if changes not in settings.values() and changes != {f"pretrain.{length_key}": whole}:
             settings[budget] = changes
-    if settings and of == "steps" and length_key == "steps":
-        _require_trunk(recipe, min(each["pretrain.steps"] for each in settings.values()))
+    block, _, last = f"pretrain.{length_key}".rpartition(".")
+    if settings and of == "steps" and last == "steps":
+        fewest = min(changes[f"{block}.steps"] for changes in settings.values())
+        _require_trunk(block, attrgetter(block)(recipe), fewest)
     shares = {
         (budget, 0): recipe.with_changes(changes, _SOURCE) for budget, changes in settings.items()
     }
@@ -255,9 +258,9 @@ def _list_shares(curve: CurveConfig, recipe: Recipe) -> dict[tuple[float, int], 
     return shares
 
 
-def _require_trunk(recipe: Recipe, fewest: int) -> None:
-    """Raise ConfigError unless runs of other lengths share their first steps with this one."""
-    pretrain: Any = recipe.pretrain
+def _require_trunk(block: str, pretrain: GradientConfig, fewest: int) -> None:
+    """Raise ConfigError unless runs of other lengths share their first steps with this one, of the
+    recipe's `block`."""
     if pretrain.shared_steps:
         return
     schedule = pretrain.optimizer.schedule
@@ -268,7 +271,7 @@ def _require_trunk(recipe: Recipe, fewest: int) -> None:
     line = ", ".join(f"{key}: {value}" for key, value in stable.items())
     raise ConfigError(
         "curve lets longer runs go on from shorter ones, but their first steps depend on how many "
-        f"follow; set pretrain.optimizer.schedule: {{{line}}}, without a budget or early stop, or "
+        f"follow; set {block}.optimizer.schedule: {{{line}}}, without a budget or early stop, or "
         "set curve.of: text",
-        {"pretrain.optimizer.schedule": stable},
+        {f"{block}.optimizer.schedule": stable},
     )

@@ -168,6 +168,9 @@ class InterpolationConfig(Fitting):
         """The counts are an input of the stage."""
         return {"counts"}
 
+    def length_key(self, model: Family) -> str:
+        return "network.steps"
+
     def parts(self, model: Family) -> Mapping[str, MixturePart]:
         assert isinstance(model, MixingFamily)
         counts = with_objective(self.counts, model.counts)

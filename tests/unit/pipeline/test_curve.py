@@ -115,6 +115,25 @@ def test_longer_runs_wait_for_the_shorter_ones_of_their_trunk(plain: dict[str, A
     assert not stages["pretrain"].continues(stages["pretrain/ngram2/0.5"])
 
 
+def test_a_mixture_has_the_curve_of_its_network(plain: dict[str, Any]) -> None:
+    model = {"kind": "counts_and_network", "counts": {"order": 3}, "network": GPT["model"]}
+
+    def mixture(fit: dict[str, Any]) -> dict[str, Any]:
+        both = {"model": model, "pretrain": {"kind": "interpolation", "network": fit}}
+        return plain | {"variants": {"both": GPT | both}}
+
+    stages, _ = plan_ladder(mixture(GPT["pretrain"]))
+    short, longer, whole = (
+        stages[f"pretrain/network/both{part}"] for part in ("/0.125", "/0.5", "")
+    )
+    steps = [each.config.pretrain.steps for each in (short, longer, whole)]
+    assert steps == [10, 40, 80]
+    assert longer.continues(short)
+    assert whole.continues(longer)
+    with pytest.raises(ConfigError, match=r"set pretrain\.network\.optimizer\.schedule"):
+        plan_ladder(mixture({"steps": 80}))
+
+
 def test_rungs_that_differ_in_fine_tuning_alone_have_one_curve(plain: dict[str, Any]) -> None:
     twice = VARIANTS | {"bert_frozen": VARIANTS["bert"] | {"finetune.adaptation.kind": "frozen"}}
     _, config = plan_ladder(plain | {"variants": twice, "finetune": {}})
