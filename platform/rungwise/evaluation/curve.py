@@ -63,7 +63,7 @@ class CurveConfig(Config):
 
 class CurveRun(Config):
     """A pretraining of a rung at a budget: the titles of its stages; `measure` is null where the
-    loss of its validation counts."""
+    loss of its validation counts. `network` is the rung that trains as the network of a mixture."""
 
     rung: str
     budget: float
@@ -71,6 +71,7 @@ class CurveRun(Config):
     tokens: str
     pretrain: str
     measure: str | None = None
+    network: str = ""
 
 
 class CurveStageConfig(Config):
@@ -124,6 +125,7 @@ def _read_point(suite: str, run: CurveRun, inputs: Mapping[str, Artifact]) -> Po
         "seconds": pretrain.seconds * _count_cores(inputs[run.pretrain]),
         "fitted": "counts" if _is_counted(inputs[run.pretrain]) else "gradient",
         "family": pretrain.model.kind,
+        "network": run.network,
     }
     if run.measure is None:
         objective = pretrain.model.objective(pretrain.objective)

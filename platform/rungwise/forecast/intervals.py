@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
@@ -147,9 +147,17 @@ class Curves:
     misfit: Array  # of log L for each doubling
     documents: Array  # of log L
     factor: float
+    network: Curves | None = None  # of a mixture, which could leave all to its network
 
     def predict(self, tokens: Array, unique: Array) -> Array:
         """Return draws of bits at each place: draws, places."""
+        bits = self._predict_alone(tokens, unique)
+        if self.network is None:
+            return bits
+        # A little better, so that the mixture is the winner where its network alone would be one.
+        return np.minimum(bits, np.nextafter(self.network.predict(tokens, unique), 0))
+
+    def _predict_alone(self, tokens: Array, unique: Array) -> Array:
         octaves = count_octaves(self.last, tokens, unique)
         logs = log_loss(self.parameters, tokens, unique) + self.misfit[:, None] * octaves
         middle = np.median(logs, axis=0)
@@ -180,6 +188,8 @@ def draw_curves(points: Sequence[Point], priors: Priors) -> dict[str, Curves]:
         }
         generator = np.random.default_rng((SEED, zlib.crc32(rung.encode())))
         curves[rung] = _draw_rung(rows, noise, priors, prior, weights, generator)
+    for rung, rows in rungs.items():
+        curves[rung] = replace(curves[rung], network=curves.get(rows[-1].network))
     return curves
 
 

@@ -54,6 +54,7 @@ class Point:
     `fitted`     "gradient": more steps help; "counts" (counted or solved): only more text does
     `measure`    bits per byte, or per masked token where a rung has no code length
     `family`     `model.kind` of the variant ("gpt", "ngram"), by which priors are kept; "" if none
+    `network`    the rung that a mixture weighs against counts, and is never worse than; "" if none
     """
 
     rung: str
@@ -67,6 +68,7 @@ class Point:
     fitted: Fitted = "gradient"
     measure: Measure = "bits_per_byte"
     family: str = ""
+    network: str = ""
 
     @property
     def unique(self) -> float:

@@ -152,10 +152,12 @@ def plan_curve(
     passed_over: dict[str, str] = {}
     inputs: dict[str, Stage] = {}
     wholes: set[str] = set()  # the fingerprints of the rungs' own pretrainings
+    configs = {name: _pretrain_config(stages[0]) for name, stages in measured.items()}
 
     def add(rung: str, budget: float, seed: int, stages: Mapping[str, Stage]) -> None:
         names = {name: stage.display_name for name, stage in stages.items()}
-        runs.append(CurveRun(rung=rung, budget=budget, seed=seed, **names))
+        network = _find_network(configs[rung], configs)
+        runs.append(CurveRun(rung=rung, budget=budget, seed=seed, network=network, **names))
         inputs.update({stage.display_name: stage for stage in stages.values()})
 
     for variant in variants:
@@ -210,6 +212,17 @@ def _explain_no_curve(recipe: Recipe, measure: Stage) -> str:
     if not config.pretrain.holds_out or not config.objective.predicts_text:
         return "its loss is not that of tokens of held-out text"
     return "it is trained in several steps" if recipe.steps else ""
+
+
+def _find_network(config: PretrainStageConfig, configs: Mapping[str, PretrainStageConfig]) -> str:
+    """The rung that trains as the network of this mixture does; "" if there is none."""
+    part = config.pretrain.parts(config.model).get("network")
+    same = [
+        name
+        for name, other in configs.items()
+        if part and part[:2] == (other.model, other.pretrain)
+    ]
+    return same[0] if same else ""
 
 
 def _pretrain_config(measure: Stage) -> PretrainStageConfig:

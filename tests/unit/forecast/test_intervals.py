@@ -127,3 +127,23 @@ def test_a_rung_not_foretold_says_so(points: list[Point], growth: Increase, says
     assert says in result.refusal
     assert result.later is None
     assert result.best is None
+
+
+def test_a_mixture_is_never_foretold_to_be_worse_than_its_network() -> None:
+    def counts_help_less(tokens: float, distinct: float) -> float:
+        return min(power_law(tokens, distinct), 0.9 * power_law(tokens / 8, distinct) + 0.1)
+
+    network = list_points(power_law)
+    mixed = [replace(point, network="gpt") for point in list_points(counts_help_less, rung="both")]
+    growth = Increase(16, 16)
+    both, alone = (
+        {
+            one.rung: (one.later.median, one.best)
+            for one in forecast([*network, *points], growth, PRIORS)
+            if one.later
+        }
+        for points in (mixed, [replace(point, network="") for point in mixed])
+    )
+    assert alone["both"][0] > alone["gpt"][0] == both["gpt"][0]
+    assert both["both"][0] < both["gpt"][0]
+    assert both["both"][1] == 1

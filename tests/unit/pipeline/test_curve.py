@@ -120,14 +120,15 @@ def test_a_mixture_has_the_curve_of_its_network(plain: dict[str, Any]) -> None:
 
     def mixture(fit: dict[str, Any]) -> dict[str, Any]:
         both = {"model": model, "pretrain": {"kind": "interpolation", "network": fit}}
-        return plain | {"variants": {"both": GPT | both}}
+        return plain | {"variants": {"gpt": GPT, "both": GPT | both}}
 
-    stages, _ = plan_ladder(mixture(GPT["pretrain"]))
+    stages, config = plan_ladder(mixture(GPT["pretrain"]))
+    assert {(run.rung, run.network) for run in config.runs} == {("gpt", ""), ("both", "gpt")}
+    runs = [run for run in config.runs if run.rung == "both" and run.seed == 0]
+    assert [fit_at(stages, run)[0].network.steps for run in runs] == [10, 40, 80]
     short, longer, whole = (
         stages[f"pretrain/network/both{part}"] for part in ("/0.125", "/0.5", "")
     )
-    steps = [each.config.pretrain.steps for each in (short, longer, whole)]
-    assert steps == [10, 40, 80]
     assert longer.continues(short)
     assert whole.continues(longer)
     with pytest.raises(ConfigError, match=r"set pretrain\.network\.optimizer\.schedule"):
