@@ -221,7 +221,10 @@ def gather_forecast(
     curves = [*select_stage(inputs, "curve").values()]
     if not curves:
         return None
-    points = [replace(each, rung=names[each.rung]) for each in read_points(curves[0])]
+    points = [
+        replace(each, rung=names[each.rung], network=names.get(each.network, ""))
+        for each in read_points(curves[0])
+    ]
     return LadderForecast(
         points, {title: forecast(points, growth) for title, growth in _GROWTHS.items()}
     )

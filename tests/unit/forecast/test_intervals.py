@@ -1,11 +1,17 @@
 """Intervals: order-free, never narrower than the noise, wider with more of it."""
 
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.curve import POINTS
 from rungwise.forecast.forecast import count_wins, forecast
 from rungwise.forecast.intervals import (
     Interval,
@@ -16,6 +22,7 @@ from rungwise.forecast.intervals import (
     weigh_laws,
 )
 from rungwise.forecast.laws import Increase, Point, grow
+from rungwise.report.forecast import gather_forecast
 from tests.unit.forecast.curves import list_points, vague_priors
 from tests.unit.forecast.test_laws import line_law, passes_law, power_law
 
@@ -147,3 +154,18 @@ def test_a_mixture_is_never_foretold_to_be_worse_than_its_network() -> None:
     assert alone["both"][0] > alone["gpt"][0] == both["gpt"][0]
     assert both["both"][0] < both["gpt"][0]
     assert both["both"][1] == 1
+
+
+def test_a_page_names_the_network_of_a_mixture_as_it_names_its_rung(tmp_path: Path) -> None:
+    points = list_points(power_law) + [
+        replace(point, network="gpt") for point in list_points(line_law, rung="both")
+    ]
+    rows = [vars(point) for point in points]
+    (tmp_path / POINTS).write_text(json.dumps(rows))
+    artifact: Any = SimpleNamespace(stage="curve", folder=Folder.at(tmp_path))
+    result = gather_forecast({"curve": artifact}, {"gpt": "GPT", "both": "3-gram + GPT"})
+    assert result
+    assert {(each.rung, each.network) for each in result.points} == {
+        ("GPT", ""),
+        ("3-gram + GPT", "GPT"),
+    }
