@@ -103,10 +103,10 @@ def plain_console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
-_LOG_WIDTH = 160
+_LOG_WIDTH = 1000
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table as wide as the terminal; a log has room for whole names."""
+    """Print a table as wide as the terminal; a log has room for whole lines."""
     screen = console if console.is_terminal else Console(file=console.file, width=_LOG_WIDTH)
     screen.print(table, soft_wrap=False)
