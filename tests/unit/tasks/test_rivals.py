@@ -83,7 +83,7 @@ def test_a_pair_is_scored_by_ridge_on_both_their_distance_and_overlap(folder: Fo
         for seed, (split, count) in enumerate({"train": 60, "validation": 40, "test": 50}.items())
     }
     result = run(folder, TaskInfo("regression", (), True, "pearson"), splits)
-    vectorizer = TfidfVectorizer(sublinear_tf=True)
+    vectorizer: Any = TfidfVectorizer(sublinear_tf=True)
     vectorizer.fit([text for each in splits["train"] for text in (each.text, each.second)])
 
     def features(examples: Sequence[Text]) -> np.ndarray:
