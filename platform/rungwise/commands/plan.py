@@ -147,7 +147,7 @@ def _workflow(recipe: Recipe) -> str:
 
 
 def _forecast(recipe: Recipe) -> RunForecast | None:
-    """What the workflow of a recipe takes, from text to page; None if it has no text yet."""
+    """Estimate what a recipe's workflow takes, from text to page; None if it has no text yet."""
     from rungwise.pipeline.workflow import estimate
 
     try:
