@@ -14,7 +14,7 @@ install: $(VENV)/.run ## install the command rungwise in .venv/bin
 quickstart: $(VENV)/.run ## pretrain, fine-tune, evaluate and register a small BERT (minutes, offline)
 	$(BIN)/rungwise run workflows/finetune.py workflows/configs/quickstart.yaml
 
-ladder: $(VENV)/.run ## train and compare the history of pretraining, from n-grams to ModernBERT (some 13 minutes, offline)
+ladder: $(VENV)/.run ## train and compare the history of pretraining, from n-grams to ModernBERT (some 15 minutes, offline)
 	$(BIN)/rungwise run workflows/ladder.py workflows/configs/ladder.yaml
 
 # Files of tests go to two processes side by side, each with one thread.
