@@ -4,8 +4,10 @@ from typing import Any
 
 from pydantic import Field
 
+from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import Config
 from rungwise.core.lazy import LazyFunction
+from rungwise.core.recent import Recent
 from rungwise.core.stages.stage import StageType
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import (
@@ -19,6 +21,8 @@ from rungwise.tasks.data.files import check_first_examples
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tokenizer.token_stage import TokensSummary
 
+_CHECKED = Recent[None](64)
+
 
 def _digest_readable(
     config: ParagraphTaskConfig | MadeTaskConfig | FilesTaskConfig,
@@ -26,7 +30,9 @@ def _digest_readable(
     """`input_digests`, of files whose first examples can be read: a plan names a wrong column."""
     digests = input_digests(config)
     if isinstance(config, FilesTaskConfig):
-        check_first_examples(config)
+        # A plan has several tasks of the same files: other numbers of labels, other seeds.
+        formats = {split: config.split_format(split) for split in digests}
+        _CHECKED.get(fingerprint([formats, digests]), lambda: check_first_examples(config))
     return digests
 
 

@@ -257,15 +257,22 @@ def _split_sentences(
 
 def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) -> None:
     """Raise Damage if a line has no word and tag."""
-    text = quote(("\t" if layout.tabs else " ").join(cells))
     if len(cells) != width:
-        expected = f"{width} columns, a word and its tag among them"
-        raise Damage.explain(where, expected, f"{len(cells)}: {text}", "separator, word or tag")
-    if layout.numbered and not cells[0].isdecimal():
-        expected = "a word's number in the first column of CoNLL-U"
-        raise Damage.explain(where, expected, quote(cells[0]), "kind to conll")
-    if not cells[layout.word] or not cells[layout.tag]:
-        raise Damage.explain(where, "a word and its tag", text, "word or tag")
+        expected, key = f"{width} columns, a word and its tag among them", "separator, word or tag"
+        found = f"{len(cells)}: {_join_cells(cells, layout)}"
+    elif layout.numbered and not cells[0].isdecimal():
+        expected, key = "a word's number in the first column of CoNLL-U", "kind to conll"
+        found = quote(cells[0])
+    elif not cells[layout.word] or not cells[layout.tag]:
+        expected, key = "a word and its tag", "word or tag"
+        found = _join_cells(cells, layout)
+    else:
+        return
+    raise Damage.explain(where, expected, found, key)
+
+
+def _join_cells(cells: Sequence[str], layout: _Layout) -> str:
+    return quote(("\t" if layout.tabs else " ").join(cells))
 
 
 _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
