@@ -81,6 +81,7 @@ class Fitting(Config):
     # whether its loss is on held-out text, and not on what it learns from
     holds_out: ClassVar[bool] = True
     saves_on_request: ClassVar[bool] = False  # between any two steps
+    revision: ClassVar[int] = 0  # raised when the same keys come to make another model
 
     @property
     def reads_longer(self) -> bool:

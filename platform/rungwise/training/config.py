@@ -317,6 +317,8 @@ class FitConfig(Generic[FittingT_co]):
         blocks = self.blocks()
         for key in self.pretrain.watched:
             del blocks["pretrain"][key]
+        if self.pretrain.revision:
+            blocks["revision"] = self.pretrain.revision
         return blocks
 
 

@@ -155,6 +155,7 @@ class InterpolationConfig(Fitting):
     fits: ClassVar[type] = MixingFamily
     fitter: ClassVar = LazyFunction("rungwise.training.interpolation:pretrain_by_interpolation")
     reads_tokens: ClassVar[bool] = True
+    revision: ClassVar[int] = 1  # the gate reads the entropy of the counts
 
     kind: Literal["interpolation"] = "interpolation"
     counts: CountsConfig = CountsConfig()

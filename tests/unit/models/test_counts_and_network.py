@@ -11,7 +11,11 @@ import torch
 
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds
-from rungwise.models.families.counts_and_network import CountsAndNetwork, CountsAndNetworkConfig
+from rungwise.models.families.counts_and_network import (
+    CountsAndNetwork,
+    CountsAndNetworkConfig,
+    _measure_counts,
+)
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Size
@@ -152,3 +156,14 @@ def test_a_gate_surely_has_text_of_few_documents(documents: int) -> None:
     share = keys.get("pretrain.set_aside", 0.05)
     assert (1 - share) ** documents < 0.004
     assert ("pretrain.set_aside" in keys) == (documents < 160)
+
+
+def test_how_unsure_counts_are_is_nearly_their_entropy() -> None:
+    model = count(draw_texts(200, 1))
+    mixture = CountsAndNetwork(model, None, None)  # pyright: ignore[reportArgumentType]
+    for text in draw_texts(8, 4):
+        logs_TV = NextTokenCounts(model)(torch.tensor([[END, *text[:-1]]]))
+        entropies_T = torch.distributions.Categorical(logits=logs_TV).entropy()
+        lengths_T, measured_T = _measure_counts(model, mixture._branching, [text]).T
+        assert lengths_T.max() == model.order - 1
+        np.testing.assert_allclose(measured_T, entropies_T, atol=0.3)

@@ -4,9 +4,9 @@ Counts know what they have seen, networks what is like it, so that both together
 than the better of them. One weight g is that of the first recurrent language models (Mikolov et al.
 2010, "Recurrent neural network based language model"; Jelinek & Mercer 1980 for the weight fitted
 on text set aside). A learnt gate has a weight for each context, from how long a context the counts
-know, how much probability they leave to shorter ones, and how sure counts and network are. With
-the residual (Li et al. 2022, "Residual Learning of Neural Text Generation with n-gram Language
-Model") the network's part is softmax(logits + log P_counts), and it learns what counts lack.
+know, and how sure counts and network are. With the residual (Li et al. 2022, "Residual Learning of
+Neural Text Generation with n-gram Language Model") the network's part is softmax(logits +
+log P_counts), and it learns what counts lack.
 
 N tokens, F features, H hidden units, O order, V vocabulary, B rows, T positions
 """
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from scipy.special import entr
 from torch import Tensor, nn
 
 from rungwise.core.errors import BlockError, DataError
@@ -39,7 +40,7 @@ from rungwise.models.transformer.body import NextTokenModel
 _HIDDEN, _ITERATIONS = 16, 100  # units of the gate, and steps of L-BFGS that fit it
 # Documents that the gate is fitted on at the least, and of how many they are the default share.
 _FEWEST_ASIDE, _MOST_ASIDE, _MANY_DOCUMENTS = 8, 0.25, 160
-_UNKNOWN = -100.0  # below the logarithm of any probability
+_LEAST = 1e-12  # probability that is left to unseen tokens
 _DECAY = 1e-4  # of the gate's weights
 _COUNTS, _NETWORK, _GATE = "counts.", "network.", "gate."
 _LONGEST = "network_length"  # of a row that the network was trained on; 0: any
@@ -170,10 +171,10 @@ class _Gate(nn.Module):
 
     def __init__(self, learns: bool, order: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(order + 4))
-        self.register_buffer("scale", torch.ones(order + 4))
+        self.register_buffer("mean", torch.zeros(order + 3))
+        self.register_buffer("scale", torch.ones(order + 3))
         self.bias = nn.Parameter(torch.zeros(()))
-        self.hidden = nn.Linear(order + 4, _HIDDEN) if learns else None
+        self.hidden = nn.Linear(order + 3, _HIDDEN) if learns else None
         self.output = nn.Linear(_HIDDEN, 1, bias=False) if learns else None
         self.double()
 
@@ -196,18 +197,17 @@ class CountsAndNetwork:
         self.counts, self.network, self.gate = counts, network, gate
 
     @cached_property
-    def _likeliest(self) -> list[NDArray[np.float64]]:
-        """The log-probability of the likeliest token after each context, by its length."""
-        counts, best = self.counts, []
+    def _branching(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Of each context, by its length: -Σ p log p over the tokens that the counts have seen
+        after it, and the probability that is left to all others."""
+        counts, tables = self.counts, []
         for length, keys in enumerate(counts.keys, start=1):
-            logs_N = np.full(len(counts.log_backoffs[length - 1]), _UNKNOWN)
-            contexts = keys // counts.vocab_size
-            starts = np.flatnonzero(np.diff(contexts, prepend=-1))
-            if len(starts):
-                values = counts.ngram_log_probabilities[length]
-                logs_N[contexts[starts]] = np.maximum.reduceat(values, starts)
-            best.append(logs_N)
-        return best
+            contexts, many = keys // counts.vocab_size, len(counts.log_backoffs[length - 1])
+            probabilities_N = np.exp(counts.ngram_log_probabilities[length])
+            seen_N = np.bincount(contexts, entr(probabilities_N), many)
+            others_N = 1 - np.bincount(contexts, probabilities_N, many)
+            tables.append((seen_N, others_N.clip(_LEAST, 1)))
+        return tables
 
     @property
     def vocab_size(self) -> int:
@@ -233,7 +233,7 @@ class CountsAndNetwork:
         network_XV = network_XV.flatten(0, 1)
         texts = [[*ids_T[1:], 0] for ids_T in ids_BT.tolist()]
         features_XF = _make_features(
-            _find_contexts(self.counts, self._likeliest, texts),
+            _measure_counts(self.counts, self._branching, texts),
             _measure_confidence(network_XV).numpy(),
             self.counts.order,
         )
@@ -286,7 +286,7 @@ class CountsAndNetwork:
         counts_N = np.concatenate(self.counts.log_probabilities(texts))
         network_N3 = np.concatenate(self.network.measure_targets(texts, _read_network, 3))
         features_NF = _make_features(
-            _find_contexts(self.counts, self._likeliest, texts),
+            _measure_counts(self.counts, self._branching, texts),
             network_N3[:, 1:],
             self.counts.order,
         )
@@ -311,30 +311,32 @@ def _measure_confidence(log_probabilities: Tensor) -> Tensor:
     return torch.stack([log_probabilities.amax(dim=-1), entropy], dim=-1)
 
 
-def _find_contexts(
+def _measure_counts(
     model: NgramLanguageModel,
-    likeliest: Sequence[NDArray[np.float64]],
+    branching: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
     texts: Sequence[Sequence[int]],
 ) -> NDArray[Any]:
     """Return of each token's context how many tokens of it the counts have seen followed by
-    something, the log of its back-off weight, and that of their likeliest token, (N, 3)."""
+    something, and about how unsure they are, in nats, (N, 2): the entropy as if what is left to
+    other tokens were shared out as after the shorter context, to seen tokens too."""
+    unigram_entropy = entr(np.exp(model.ngram_log_probabilities[0])).sum()
     rows = []
     for text in texts:
         tokens = np.array([model.start_id, *text], np.int64)
-        known_N3 = np.zeros((len(text), 3))
+        lengths_N, entropies_N = np.zeros(len(text)), np.full(len(text), unigram_entropy)
         for length in range(1, min(model.order, len(tokens))):
             contexts = np.lib.stride_tricks.sliding_window_view(tokens[:-1], length)
             index, exists = find_ngrams(contexts, model.keys[: length - 1], model.vocab_size)
-            exists &= likeliest[length - 1][index] > _UNKNOWN
-            places, index = np.flatnonzero(exists) + length - 1, index[exists]
-            known_N3[places, 0] = length
-            known_N3[places, 1] = model.log_backoffs[length - 1][index]
-            known_N3[places, 2] = likeliest[length - 1][index]
-        rows.append(known_N3)
+            seen, others = (table[index] for table in branching[length - 1])
+            exists &= others < 1
+            places, seen, others = np.flatnonzero(exists) + length - 1, seen[exists], others[exists]
+            lengths_N[places] = length
+            entropies_N[places] = seen + others * (entropies_N[places] - np.log(others))
+        rows.append(np.stack([lengths_N, entropies_N], axis=1))
     return np.concatenate(rows)
 
 
-def _make_features(known_N3: NDArray[Any], sure_N2: NDArray[Any], order: int) -> Tensor:
-    """Return the features (N, F): the known length one-hot, then the columns of both."""
-    lengths_NO = np.eye(order)[known_N3[:, 0].astype(np.int64)]
-    return torch.from_numpy(np.concatenate([lengths_NO, known_N3[:, 1:], sure_N2], axis=1))
+def _make_features(counts_N2: NDArray[Any], network_N2: NDArray[Any], order: int) -> Tensor:
+    """Return the features (N, F): the known length one-hot, then the other columns of both."""
+    lengths_NO = np.eye(order)[counts_N2[:, 0].astype(np.int64)]
+    return torch.from_numpy(np.concatenate([lengths_NO, counts_N2[:, 1:], network_N2], axis=1))
