@@ -372,6 +372,9 @@ class RangeTask:
         """Return the hashes of the passages of a range's held-out documents, (N,) uint64."""
         return np.frombuffer(self._training(number).read_bytes(_HELD_OUT_PASSAGES), np.uint64)
 
+    def count_held_out_passages(self, number: int) -> int:
+        return self._training(number).size(_HELD_OUT_PASSAGES) // np.uint64().itemsize
+
     def training_passages(self, number: int) -> Iterator[np.ndarray]:
         """Yield the hashes of the passages of a range's training documents, (N,) uint64, in
         parts."""
