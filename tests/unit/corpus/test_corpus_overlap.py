@@ -139,7 +139,7 @@ class Sentences(Suite):
 def test_a_word_has_one_hash_wherever_it_stands() -> None:
     """In a text of several slices, each word as in its line alone."""
     rng = random.Random(0)
-    characters = "ab é ΑΣς. 中文 かな ก໐ \U00020001 1２ ’-ß\u0301"
+    characters = "ab é ΑΣς. 中文 かな ก໐ \U00020001 1\uff12 -ß\u0301"
     lines = ["".join(rng.choices(characters, k=rng.randint(0, 99))) for _ in range(8000)]
     lines[::9] = [DOCUMENT] * len(lines[::9])
     words, alone = hash_words(lines), [hash_words([line]).hashes for line in lines]

@@ -168,7 +168,11 @@ def add_hashes(members: np.ndarray, hashes: np.ndarray) -> None:
     """Add hashes to a filter."""
     for shift in _SHIFTS:
         byte, bit = _find_bits(members, hashes >> shift)
-        np.bitwise_or.at(members, byte, np.uint8(1) << bit)
+        bits = np.uint8(1) << bit
+        while len(byte):  # of several bits of one byte, the last one is set
+            members[byte] |= bits
+            is_unset = members[byte] & bits == 0
+            byte, bits = byte[is_unset], bits[is_unset]
 
 
 def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
