@@ -231,7 +231,7 @@ def encode_corpus(
     shared = SharedResults.beside(output)
     orders = list(_list_orders(config, corpus, inputs))
     # What was encoded for another corpus proves nothing new.
-    unread = [each.source for each in orders if shared.read(each.result, _RESULT) is None]
+    unread = [each.source for each in orders if shared.read(each.result) is None]
     training = [file for file in unread if file.split == "train"]
     proof = fingerprint([_digests(inputs["tokenizer"]), list_versions()], 32)
     is_proved = shared.read(proof) is not None

@@ -1,8 +1,11 @@
 """A corpus that grows, or whose stage is killed: what was done is checked, and not done again."""
 
+import json
+import os
 import random
 import shutil
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.errors import UserError
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.stages.artifact import CheckedFolder
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import SharedResults, read_note
+from rungwise.core.storage import known_digests
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import range_task, stage
@@ -165,7 +170,7 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_half_written(
     assert shards(tmp_path / "corpus" / "b") == shards(tmp_path / "new" / "corpus" / "b")
 
 
-def test_damaged_text_is_read_again_once_needed(tmp_path: Path, files_read: list[str]) -> None:
+def test_damaged_text_is_read_again(tmp_path: Path, files_read: list[str]) -> None:
     for number in (0, 2, 3):
         write_texts(tmp_path / "texts", number, made_up_sentences(number, 80))
     first = build(tmp_path / "texts", tmp_path / "corpus" / "a")
@@ -173,12 +178,54 @@ def test_damaged_text_is_read_again_once_needed(tmp_path: Path, files_read: list
         path.write_bytes(path.read_bytes().replace(b"the", b"thy"))
     files_read.clear()
     assert build(tmp_path / "texts", tmp_path / "corpus" / "b") == first
-    assert files_read == []
+    assert files_read == ["00.txt", "02.txt", "03.txt"]
     write_texts(tmp_path / "texts", 1, made_up_sentences(1, 80))  # in the same range
     grown = build(tmp_path / "texts", tmp_path / "corpus" / "c")
-    assert set(files_read) == {"00.txt", "01.txt", "02.txt", "03.txt"}
+    assert files_read[3:] == ["01.txt"]
     assert grown == build(tmp_path / "texts", tmp_path / "new" / "corpus" / "c")
     assert shards(tmp_path / "corpus" / "c") == shards(tmp_path / "new" / "corpus" / "c")
+
+
+def test_a_source_changed_in_place_is_read_again_if_its_size_and_time_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_read: list[str]
+) -> None:
+    monkeypatch.setattr(known_digests, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(known_digests, "_TICK_NS", 20_000_000)
+    for number in range(3):
+        write_texts(tmp_path / "texts", number, made_up_sentences(number, 80))
+    time.sleep(0.05)  # else no digest is kept
+    build(tmp_path / "texts", tmp_path / "corpus" / "a")
+    path = tmp_path / "texts" / "01.txt"
+    modified = path.stat().st_mtime_ns
+    text = path.read_text()
+    path.write_text(text[::-1])
+    os.utime(path, ns=(modified, modified))
+    time.sleep(0.05)
+    files_read.clear()
+    grown = build(tmp_path / "texts", tmp_path / "corpus" / "b")
+    assert files_read == ["01.txt"]
+    assert grown == build(tmp_path / "texts", tmp_path / "new" / "corpus" / "b")
+    assert shards(tmp_path / "corpus" / "b") == shards(tmp_path / "new" / "corpus" / "b")
+
+
+def test_a_shard_that_rotted_is_made_again_once_it_was_read(tmp_path: Path) -> None:
+    """A disk that changes a byte changes no time, so its stamp is as it was."""
+    write_texts(tmp_path / "texts", 0, made_up_sentences(0, 80))
+    first = build(tmp_path / "texts", tmp_path / "corpus" / "a")
+    expected = shards(tmp_path / "corpus" / "a")
+    (name,) = first.file_names("train")
+    path = tmp_path / "corpus" / "a" / name
+    state, data = path.stat(), bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    record = {"files": {name: {"sha256": first.sha256[name]}}}
+    artifact = CheckedFolder.of(Folder.at(path.parent), record)
+    with pytest.raises(DataError, match="delete the folder to have it built again"):
+        artifact.read_bytes(name)
+    shutil.rmtree(path.parent)
+    assert build(tmp_path / "texts", tmp_path / "corpus" / "a") == first
+    assert shards(tmp_path / "corpus" / "a") == expected
 
 
 def test_results_of_no_artifact_are_found(tmp_path: Path) -> None:
@@ -242,8 +289,14 @@ def task_in(config: CorpusConfig, folder: Path) -> RangeTask:
     return RangeTask(config, Folder.at(folder), SharedResults(Folder.at(folder / "shared")))
 
 
-def contents(folder: Folder) -> dict[str, bytes]:
-    return {name: folder.read_bytes(name) for name in folder.names()}
+def contents(folder: Folder) -> dict[str, Any]:
+    """The bytes of each file, and what each note says, but for the stamps of its files."""
+    files = {name: folder.read_bytes(name) for name in folder.names()}
+    notes = {name: json.loads(text) for name, text in files.items() if name.endswith("note.json")}
+    return files | {
+        name: (note["content"], {file: digest for file, (digest, _) in note["files"].items()})
+        for name, note in notes.items()
+    }
 
 
 def run_task(task: RangeTask, range_: Range) -> list[Any]:
@@ -270,8 +323,9 @@ def test_what_changed_after_it_was_made_is_made_again(
     changed = [file for file in before if file.endswith(f"/{name}") or file == name]
     assert changed
     for file in changed:
-        for at in (len(before[file]) // 3, len(before[file]) // 2):
-            damaged = bytearray(before[file])
+        whole = task.output.read_bytes(file)
+        for at in (len(whole) // 3, len(whole) // 2):
+            damaged = bytearray(whole)
             damaged[at] ^= 4
             task.output.write_bytes(file, bytes(damaged))
             assert run_task(task, range_) == reports

@@ -23,7 +23,9 @@ from rungwise.corpus.building.held_out import (
 )
 from rungwise.corpus.building.range_builder import split_keys
 from rungwise.corpus.building.stage import write_corpus
+from rungwise.corpus.cleaning.characters import DOCUMENT
 from rungwise.corpus.cleaning.duplicates import DocumentDecision
+from rungwise.corpus.cleaning.overlap import hash_words
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import Document, RawDocument, text_digest
 from rungwise.corpus.summary import CorpusSummary
@@ -132,6 +134,18 @@ class Sentences(Suite):
         count = sum(len(document.sentences) for _, document in rung.held_out)
         names = [str(number) for number in range(count)]
         return SuiteResult([Items.of_credit(name, "", names, [""] * count, np.ones(count))])
+
+
+def test_a_word_has_one_hash_wherever_it_stands() -> None:
+    """In a text of several slices, each word as in its line alone."""
+    rng = random.Random(0)
+    characters = "ab é ΑΣς. 中文 かな ก໐ \U00020001 1\uff12 -ß\u0301"
+    lines = ["".join(rng.choices(characters, k=rng.randint(0, 99))) for _ in range(8000)]
+    lines[::9] = [DOCUMENT] * len(lines[::9])
+    words, alone = hash_words(lines), [hash_words([line]).hashes for line in lines]
+    np.testing.assert_array_equal(words.hashes, np.concatenate(alone))
+    np.testing.assert_array_equal(words.line, np.repeat(np.arange(8000), [*map(len, alone)]))
+    np.testing.assert_array_equal(words.document, words.line // 9 + 1)
 
 
 def test_of_held_out_text_that_was_kept_what_is_new_is_what_would_stay(tmp_path: Path) -> None:

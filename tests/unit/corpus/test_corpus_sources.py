@@ -13,6 +13,7 @@ import pytest
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
+from rungwise.core.storage import known_digests
 from rungwise.core.storage.outside import hash_files
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.corpus import CorpusConfig, identity, input_digests
@@ -118,21 +119,75 @@ def test_a_large_file_is_hashed_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
     data = bytes(range(250)) * 4
     (tmp_path / "a.txt").write_bytes(data)
     (file,) = find_files(str(tmp_path))
-    time.sleep(0.05)  # else its hash is not kept
-    whole = hashlib.sha256(data).hexdigest()
-    assert hash_files([file], "key") == [whole]
-    # Written anew with the same time of modification: it is hashed again.
-    modified = os.stat(file.uri).st_mtime_ns
-    data = data[::-1]
-    Path(file.uri).write_bytes(data)
-    os.utime(file.uri, ns=(modified, modified))
-    time.sleep(0.05)
     assert hash_files([file], "key") == [hashlib.sha256(data).hexdigest()]
-    os.utime(file.uri)
     monkeypatch.setattr(SourceFile, "BLOCK_BYTES", 300)
     blocks = [hashlib.sha256(data[at : at + 300]).digest() for at in range(0, 1000, 300)]
     expected = hashlib.sha256(b"".join(blocks)).hexdigest()
     assert hash_files([file, file], "key") == [expected] * 2
+
+
+@pytest.fixture
+def blocks_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files of which a block was hashed, on a machine that keeps digests after 20 ms."""
+    monkeypatch.setattr(known_digests, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(known_digests, "_TICK_NS", 20_000_000)
+    names: list[str] = []
+    hash_block = SourceFile.block_digest
+
+    def note(file: SourceFile, number: int) -> bytes:
+        names.append(file.name)
+        return hash_block(file, number)
+
+    monkeypatch.setattr(SourceFile, "block_digest", note)
+    return names
+
+
+def test_a_file_is_hashed_once_and_after_each_change_again(
+    tmp_path: Path, blocks_read: list[str]
+) -> None:
+    """However it is written, and if its size and time of modification stay."""
+    path, other = tmp_path / "a.txt", tmp_path / "b"
+    path.write_bytes(b"x" * 1000)
+    modified = path.stat().st_mtime_ns
+
+    def replace(data: bytes) -> None:
+        other.write_bytes(data)
+        other.replace(path)
+
+    def write_through_a_link(data: bytes) -> None:
+        other.hardlink_to(path)
+        other.write_bytes(data)
+        other.unlink()
+
+    for number, write in enumerate([path.write_bytes, replace, write_through_a_link], 1):
+        data = bytes([number]) * 1000
+        write(data)
+        os.utime(path, ns=(modified, modified))
+        time.sleep(0.05)  # else its digest is not kept
+        for _ in range(3):
+            assert hash_files(find_files(str(path)), "key") == [hashlib.sha256(data).hexdigest()]
+        assert len(blocks_read) == number
+
+
+@pytest.mark.parametrize("fault", ["changed just now", "no database", "of another user", "no disk"])
+def test_a_digest_that_cannot_be_trusted_or_kept_is_computed(
+    tmp_path: Path, blocks_read: list[str], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"text")
+    if fault == "changed just now":
+        monkeypatch.setattr(known_digests, "_TICK_NS", 3600 * 10**9)
+    elif fault == "no database":
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "digests.sqlite").write_bytes(b"nonsense" * 1000)
+    elif fault == "of another user":
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    else:
+        (tmp_path / "cache").write_bytes(b"a file")
+    time.sleep(0.05)
+    for _ in range(2):
+        assert hash_files(find_files(str(path)), "key") == [hashlib.sha256(b"text").hexdigest()]
+    assert len(blocks_read) == 2
 
 
 def test_ranges_follow_from_the_listing(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ Artifacts are looked up by fingerprint; the label is only for people. Each file 
 the record when it is read. A seal is a digest, which anybody can compute of an edited record.
 """
 
+import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -126,7 +128,10 @@ def link_error(path: Path) -> DataError:
 
 
 def change_error(path: str, expected: str, digest: str) -> DataError:
-    """Build the error for a file that differs from the record."""
+    """Build the error for a file that differs from the record. It counts as modified now, so that
+    no note (notes.py) trusts the shared result that it may be a link of."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
     return DataError(
         f"{path} has changed since it was written: expected sha256 {expected[:12]}, found "
         f"{digest[:12]}; delete the folder to have it built again"

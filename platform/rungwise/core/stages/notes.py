@@ -1,7 +1,8 @@
 """Notes: what a stage leaves for its next attempt or for others, checked before it is trusted.
 
-A note has a digest of its own and those of the files that it marks as done; if one was changed, its
-work is done again. Results that artifacts of a stage share have a note too:
+A note has a digest of its own, and the digests and stamps (`Folder.stamp`) of the files that it
+marks as done. A file is hashed if it has another stamp; if it was changed, its work is done again.
+Results that artifacts of a stage share have a note too:
 
     {root}/{stage}/.shared/{key}/...                        its files, and a note, written last
     {root}/{stage}/{label}-{fingerprint}/.shared.json       the results that an artifact was made of
@@ -26,24 +27,29 @@ def write_note(
     output: Folder, name: str, content: Any, files: Mapping[str, str] = _NO_FILES
 ) -> None:
     """Write a note of plain JSON data that marks `files`, sha256 by name, as done."""
-    note = seal({"content": content, "files": dict(files)})
+    marks = {file: [digest, output.stamp(file)] for file, digest in files.items()}
+    note = seal({"content": content, "files": marks})
     output.write_bytes(name, json.dumps(note).encode())
 
 
-def read_note(output: Folder, name: str, unread: str | None = None) -> Any:
-    """Return the content of a note; None if there is none, or it or a file of its was changed, save
-    the file `unread`."""
-    if not output.exists(name):
+def read_note(output: Folder, name: str) -> Any:
+    """Return the content of a note; None if there is none, or it or a file of its was changed."""
+    try:
+        text = output.read_bytes(name)
+    except FileNotFoundError:
         return None
     try:
-        note = unseal(json.loads(output.read_bytes(name)))
-        files = [(file, digest) for file, digest in note["files"].items() if file != unread]
-        if all(output.sha256(file) == digest for file, digest in files):
+        note = unseal(json.loads(text))
+        if all(_is_unchanged(output, file, *marks) for file, marks in note["files"].items()):
             return note["content"]
     except (FileNotFoundError, ValueError, TypeError, RecursionError):
         pass
     logger.warning("%s or a file of its was damaged: its work is done again", output.path(name))
     return None
+
+
+def _is_unchanged(output: Folder, file: str, digest: str, stamp: str) -> bool:
+    return output.stamp(file) == stamp != "" or output.sha256(file) == digest
 
 
 SHARED = ".shared"
@@ -65,10 +71,9 @@ class SharedResults:
     def __getitem__(self, key: str) -> Folder:
         return self.folder / key
 
-    def read(self, key: str, unread: str | None = None) -> Any:
-        """Return the content of a result; None if there is none, or it is not whole, save the file
-        `unread`."""
-        return read_note(self[key], _NOTE, unread)
+    def read(self, key: str) -> Any:
+        """Return the content of a result; None if there is none, or it is not whole."""
+        return read_note(self[key], _NOTE)
 
     def write(self, key: str, content: Any, files: Mapping[str, str]) -> None:
         """Mark a result of `files`, sha256 by name, as whole."""

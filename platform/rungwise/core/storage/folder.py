@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rungwise.core.errors import UserError
-from rungwise.core.storage.object_store import download, filesystem, is_remote, open_stream
+from rungwise.core.storage.object_store import (
+    download,
+    filesystem,
+    is_remote,
+    object_tag,
+    open_stream,
+)
 from rungwise.core.storage.store_errors import (
     explain_connection_errors,
     explain_store_errors,
@@ -32,6 +38,11 @@ def local_path(text: str | Path) -> Path:
         raise UserError(
             f"{text}: there is no such user; write ./{text} for a folder named so"
         ) from error
+
+
+def cache_folder() -> Path:
+    """The folder of this user and machine for what can be had again."""
+    return Path(tempfile.gettempdir()) / f"rungwise-cache-{os.getuid()}"
 
 
 @dataclass(frozen=True)
@@ -171,7 +182,7 @@ class Folder:
         """A local path with the bytes of `name`: the file itself, or a download in `cache`."""
         if not self.remote:
             return Path(self.uri) / name
-        cache = cache or Path(tempfile.gettempdir()) / f"rungwise-cache-{os.getuid()}"
+        cache = cache or cache_folder()
         with self._store() as (fs, root):
             before = fs.info(f"{root}/{name}")
         tag = before.get("ETag") or before["size"]
@@ -219,6 +230,15 @@ class Folder:
         """Hexadecimal SHA-256 of one file, read in pieces."""
         with explain_connection_errors(self.uri), open_stream(self.path(name)) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
+
+    def stamp(self, name: str) -> str:
+        """What another write of a file changes: the ETag of an object, "" in a store without them;
+        else inode, size and time of modification, of one length. Raises FileNotFoundError."""
+        if self.remote:
+            with self._store() as (fs, root):
+                return object_tag(fs.info(f"{root}/{name}"))
+        info = os.stat(self.path(name))
+        return f"{info.st_ino:016x}-{info.st_size:016x}-{info.st_mtime_ns:016x}"
 
     def check_writable(self, key: str) -> None:
         """Raise UserError, naming the config key `key`, unless a file can be written here."""

@@ -3,15 +3,12 @@
 
 import bz2
 import fnmatch
-import functools
 import gzip
 import hashlib
 import io
 import lzma
-import os
 import re
 import tarfile
-import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +22,12 @@ from pydantic import BeforeValidator, Field
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.public_data import how_to_get
+from rungwise.core.storage.known_digests import describe_state, find_digests, keep_digests
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile, data_files, find_files
 from rungwise.core.storage.store_errors import explain_connection_errors
 
 _THREADS = 16
-_TICK_NS = 20_000_000  # two changes within a tick of the file system may have one time
 # Files (also .gz), folders and globs, local, s3:// or hf://, and members of .zip and .tar; one or a
 # list.
 Paths = Annotated[
@@ -100,29 +97,22 @@ def hash_files(files: Sequence[SourceFile], key: str) -> list[str]:
     def hash_block(block: tuple[SourceFile, int]) -> bytes:
         file, number = block
         with explain_connection_errors(file.uri, key):
-            if type(file) is SourceFile and not is_remote(file.uri):
-                info = os.stat(file.uri)
-                if time.time_ns() - info.st_ctime_ns > _TICK_NS:
-                    inode = (info.st_dev, info.st_ino, info.st_ctime_ns)
-                    return hash_unchanged(file, number, inode)
             return file.block_digest(number)
 
-    blocks = [(file, n) for file in files if not file.tag for n in range(file.num_blocks)]
+    states = {file.uri: state for file in files if (state := describe_state(file))}
+    digests = {file.uri: f"{file.tag}-{file.size_bytes}" for file in files if file.tag}
+    digests |= find_digests(states)
+    unread = [file for file in files if file.uri not in digests]
     with ThreadPoolExecutor(_THREADS) as pool:
+        blocks = [(file, number) for file in unread for number in range(file.num_blocks)]
         hashes = iter(list(pool.map(hash_block, blocks)))
-    digests = []
-    for file in files:
-        own = [] if file.tag else list(islice(hashes, file.num_blocks))
+    for file in unread:
+        own = list(islice(hashes, file.num_blocks))
         whole = own[0] if len(own) == 1 else hashlib.sha256(b"".join(own)).digest()
-        digests.append(f"{file.tag}-{file.size_bytes}" if file.tag else whole.hex())
-    return digests
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def hash_unchanged(file: SourceFile, number: int, inode: tuple[int, int, int]) -> bytes:
-    """Hash a block of a local file once for a plan and the build that follows. The change time in
-    `inode`, unlike that of modification, cannot be set."""
-    return file.block_digest(number)
+        digests[file.uri] = whole.hex()
+    paths = [file.uri for file in unread if file.uri in states]
+    keep_digests((path, states[path], digests[path]) for path in paths)
+    return [digests[file.uri] for file in files]
 
 
 _PATH = re.compile(r"(.+?\.(?:zip|tar|tgz|tar\.gz|tar\.bz2|tar\.xz))(?:/(.*))?", re.IGNORECASE)

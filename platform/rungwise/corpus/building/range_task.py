@@ -223,18 +223,12 @@ class RangeTask:
     output: Folder
     shared: SharedResults
 
-    def read(
-        self,
-        range: Range,
-        documents: Iterable[RawDocument] | None = None,
-        unread: str | None = _TEXT_FILE,
-    ) -> RangeReport:
+    def read(self, range: Range, documents: Iterable[RawDocument] | None = None) -> RangeReport:
         """Stage the documents of a range, those of its files unless given; read the pieces that
-        have not been read; return the report. The text of those that have is checked when it is
-        needed, by another call with `unread` None."""
+        have not been read; return the report."""
         pieces = range.pieces or (Piece(str(range.number), range.files),)
         old = {piece.result for piece in pieces} - {""}
-        results = {key: self.shared.read(key, unread) for key in old}
+        results = {key: self.shared.read(key) for key in old}
         missing = [piece for piece in pieces if not _holds(results.get(piece.result), piece)]
         own = fingerprint([piece.key for piece in missing], KEY_CHARACTERS)
         if missing:
@@ -251,9 +245,8 @@ class RangeTask:
                 rows[-1] = rows[-1]._replace(end=entry["end"])
             else:
                 rows.append(_Rows(key, entry["first"], entry["end"]))
-        is_checked = not unread or not old
-        staged = json.dumps({"rows": rows, "is_checked": is_checked})
-        self.output.write_bytes(_READ_FILE.format(range.number), staged.encode(), durable=False)
+        staged = json.dumps(rows).encode()
+        self.output.write_bytes(_READ_FILE.format(range.number), staged, durable=False)
         return report
 
     def _read_pieces(
@@ -287,11 +280,9 @@ class RangeTask:
         self.shared.write(result, content, files)
         return content
 
-    def _staged(self, number: int) -> dict[str, Any]:
-        return json.loads(self.output.read_bytes(_READ_FILE.format(number)))
-
     def _rows(self, number: int) -> list[_Rows]:
-        return [_Rows(*rows) for rows in self._staged(number)["rows"]]
+        staged = self.output.read_bytes(_READ_FILE.format(number))
+        return [_Rows(*rows) for rows in json.loads(staged)]
 
     def keys(self, number: int) -> pa.Table:
         """Return the keys of a staged range."""
@@ -335,8 +326,6 @@ class RangeTask:
         }
         result = fingerprint(facts, KEY_CHARACTERS)
         if (report := self.shared.read(result)) is None:
-            if not self._staged(range.number)["is_checked"]:
-                self.read(range, unread=None)
             folder, source = self.shared[result], self._source(range)
             tables = self.tables(range.number)
             with folder.staged(_TRAIN_PASSAGES) as path:
@@ -371,6 +360,10 @@ class RangeTask:
     def held_out_passages(self, number: int) -> np.ndarray:
         """Return the hashes of the passages of a range's held-out documents, (N,) uint64."""
         return np.frombuffer(self._training(number).read_bytes(_HELD_OUT_PASSAGES), np.uint64)
+
+    def count_held_out_passages(self, number: int) -> int:
+        """Return the number of hashes in `held_out_passages`, which are not read."""
+        return self._training(number).size(_HELD_OUT_PASSAGES) // np.uint64().itemsize
 
     def training_passages(self, number: int) -> Iterator[np.ndarray]:
         """Yield the hashes of the passages of a range's training documents, (N,) uint64, in

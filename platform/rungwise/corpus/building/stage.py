@@ -12,7 +12,7 @@ tasks or workers."""
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +46,6 @@ from rungwise.corpus.summary import CORPUS, CorpusSummary, RangeReport, summaris
 # A row of near-duplicate bands, without its signature.
 _BAND_ROW_BYTES = 40
 _FILTER_FILE = f"{STAGING}/filter"
-# Text of a word with its blank, or of a character of Chinese and its like: each begins a passage.
-_BYTES_A_PASSAGE = 3
 # Bytes compared by one task. More bytes than the most partitions hold make them larger: a write
 # task reads from every partition.
 _PARTITION_BYTES = 128 << 20
@@ -84,10 +82,10 @@ class DocumentComparison:
         answers, files = self._decide("duplicates", keys, moved_bytes, decide)
         return [DocumentDecision(NO_POSITIONS, *answer) for answer in answers], files
 
-    def find_overlap(self, numbers: Iterable[int], num_bytes: int) -> PositionFiles:
+    def find_overlap(self, numbers: Collection[int]) -> PositionFiles:
         """Return the files of the held-out passages that stand in training. `numbers` are those of
-        all ranges; `num_bytes` of text are held out."""
-        passages = num_bytes // _BYTES_A_PASSAGE
+        all ranges."""
+        passages = sum(map(self.task.count_held_out_passages, numbers))
         members = overlap.make_filter(passages)
         for number in numbers:
             overlap.add_hashes(members, self.task.held_out_passages(number))
@@ -193,7 +191,7 @@ def build_corpus(
     def progress(done: int) -> None:
         context.report.progress(len(ranges) + done, 3 * len(ranges))
 
-    reports = write_documents(task, packs, reports, num_bytes, progress)
+    reports = write_documents(task, packs, reports, progress)
     summary = summarise_reports(reports, config.held_out_fraction)
     _refuse_too_few(config, summary)
     note_used(output, {part: key for one in reports for part, key in one.results.items()})
@@ -205,12 +203,11 @@ def write_documents(
     task: RangeTask,
     packs: Packs[Range],
     reports: Sequence[RangeReport],
-    num_bytes: float,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[RangeReport]:
-    """Compare the documents of ranges that have been read, `num_bytes` in all, and write those that
-    stay. `reports` are those of reading, to which those of writing are added; `progress` is told
-    how many files were written."""
+    """Compare the documents of ranges that have been read, and write those that stay. `reports` are
+    those of reading, to which those of writing are added; `progress` is told how many files were
+    written."""
     config, ranges = task.config, {range.number: range for pack in packs for range in pack}
     group_of = group_ranges(packs)
     comparison = DocumentComparison(task, packs.map(lambda range: range.number), group_of)
@@ -245,7 +242,7 @@ def write_documents(
         return written
 
     training = write(copies, functools.partial(task.write_training, split=split), 0)
-    repeats = comparison.find_overlap(training, int(config.held_out_fraction * num_bytes))
+    repeats = comparison.find_overlap(training)
 
     def write_held_out(keep_repeats: bool) -> dict[int, RangeReport]:
         work = functools.partial(task.write_held_out, keep_repeats=keep_repeats)
@@ -275,8 +272,7 @@ def write_corpus(
     for number, documents in enumerate(ranges):
         pack.append(Range(number, 0, ()))
         reports.append(task.read(pack[-1], documents))
-    sizes = [sum(task.keys(range.number)["bytes"].to_pylist()) for range in pack]
-    reports = write_documents(task, Packs([pack], small=True), reports, sum(sizes))
+    reports = write_documents(task, Packs([pack], small=True), reports)
     output.remove(STAGING)
     return summarise_reports(reports, rules.held_out_fraction)
 

@@ -26,7 +26,8 @@ _PARAGRAPH_SHARE = 0.7
 # Bytes shuffled per passage: a hash and a place.
 ROW_BYTES = 24
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_CHARACTERS_AT_ONCE = 1 << 20
+_BATCH_CHARACTERS = 1 << 20
+_SLICE_CHARACTERS = 1 << 16  # the arrays of more leave the processor's cache
 _GAP = re.compile("[ \n]")
 _NONE = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
 
@@ -82,7 +83,7 @@ def batch_sentences(documents: Iterable[Sequence[str]]) -> Iterator[list[str]]:
     for sentences in documents:
         batch += [*sentences, DOCUMENT]
         characters += sum(map(len, sentences))
-        if characters >= _CHARACTERS_AT_ONCE:
+        if characters >= _BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0
     yield batch
@@ -90,36 +91,38 @@ def batch_sentences(documents: Iterable[Sequence[str]]) -> Iterator[list[str]]:
 
 def hash_words(lines: Sequence[str]) -> Words:
     """Hash the words of sentences with marks between documents."""
-    text = "\n".join(lines).lower()
+    text = "\n".join([line.lower() for line in lines])
     # In slices between words, since the arrays take dozens of bytes a character.
-    slices, begin, line, document = [Words(*_NONE)], 0, 0, 0
+    hashes, places = [_NONE[0]], [_NONE[1]]
+    begin = line = 0
     while begin < len(text):
-        gap = _GAP.search(text, begin + _CHARACTERS_AT_ONCE)
+        gap = _GAP.search(text, begin + _SLICE_CHARACTERS)
         end = gap.end() if gap else len(text)
-        words = _hash_slice(text[begin:end])
-        slices.append(Words(words.hashes, words.line + line, words.document + document))
+        words, breaks = _hash_slice(text[begin:end])
+        hashes.append(words)
+        places.append(breaks + line)
         line += text.count("\n", begin, end)
-        document += text.count(DOCUMENT, begin, end)
         begin = end
-    return Words(*map(np.concatenate, zip(*slices, strict=True)))
+    line_of = np.concatenate(places)
+    document_of = np.cumsum(np.array([line == DOCUMENT for line in lines], bool))
+    return Words(np.concatenate(hashes), line_of, document_of[line_of])
 
 
-def _hash_slice(text: str) -> Words:
+def _hash_slice(text: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the hash of each word, and the number of line breaks before it."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     inside, alone = is_word(codes), is_word_alone(codes)
     starts = inside.copy()
     starts[1:] &= ~inside[:-1] | alone[1:] | alone[:-1]
-    begins, places = np.nonzero(starts)[0], np.nonzero(inside)[0]
-    if not len(begins):
-        return Words(*_NONE)
+    places = np.flatnonzero(inside)
+    first = np.flatnonzero(starts[places])
+    if not len(first):
+        return _NONE[:2]
     # The hash of a word is the sum of its characters' hashes, each with its position.
-    letters = places - begins[np.cumsum(starts)[places] - 1]
+    letters = np.arange(len(places)) - np.repeat(first, np.diff(first, append=len(places)))
     letters = mix(codes[places].astype(np.uint64) + (letters.astype(np.uint64) << np.uint64(32)))
-    return Words(
-        mix(np.add.reduceat(letters, np.searchsorted(places, begins))),
-        np.cumsum(codes == ord("\n"))[begins],
-        np.cumsum(codes == ord(DOCUMENT))[begins],
-    )
+    breaks = np.searchsorted(np.flatnonzero(codes == ord("\n")), places[first])
+    return mix(np.add.reduceat(letters, first)), breaks
 
 
 def find_texts(texts: Sequence[str], documents: Iterable[Sequence[str]], ngram: int) -> np.ndarray:
@@ -153,11 +156,23 @@ def _find_bits(members: np.ndarray, hashes: np.ndarray) -> tuple[np.ndarray, np.
     return place >> 3, place.astype(np.uint8) & 7
 
 
+def _find_members(members: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """Return the indices (N,) of the hashes that a filter takes for members."""
+    byte, bit = _find_bits(members, hashes)
+    index = np.flatnonzero((members.take(byte) >> bit & 1).view(bool))
+    byte, bit = _find_bits(members, hashes[index] >> _SHIFTS[1])  # the second look is at few
+    return index[(members.take(byte) >> bit & 1).view(bool)]
+
+
 def add_hashes(members: np.ndarray, hashes: np.ndarray) -> None:
     """Add hashes to a filter."""
     for shift in _SHIFTS:
         byte, bit = _find_bits(members, hashes >> shift)
-        np.bitwise_or.at(members, byte, np.uint8(1) << bit)
+        bits = np.uint8(1) << bit
+        while len(byte):  # of several bits of one byte, the last one is set
+            members[byte] |= bits
+            is_unset = members[byte] & bits == 0
+            byte, bits = byte[is_unset], bits[is_unset]
 
 
 def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
@@ -172,14 +187,9 @@ def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
 def select_common(parts: Iterable[np.ndarray], held_out: np.ndarray) -> np.ndarray:
     """Return the distinct hashes of training passages, given in parts, that may stand in held-out
     documents too, of which `held_out` is a filter."""
-    common = [np.empty(0, np.uint64)]
-    for passages in parts:
-        for shift in _SHIFTS:  # the second look is at few
-            byte, bit = _find_bits(held_out, passages >> shift)
-            passages = passages[(held_out.take(byte) >> bit & 1).view(bool)]
-        common.append(passages)
+    common = [passages[_find_members(held_out, passages)] for passages in parts]
     # Sorted, since np.unique of integers builds a table of hashes, which takes far longer.
-    hashes = np.sort(np.concatenate(common))
+    hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *common]))
     return hashes[np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]]
 
 
@@ -201,7 +211,9 @@ def find_passages(rows: pa.Table) -> np.ndarray:
     hashes, range_, passage = (rows[name].to_numpy() for name in ("hash", "range", "passage"))
     training = np.sort(hashes[range_ == TRAINING])
     held_out = np.flatnonzero(range_ != TRAINING)
-    held_out = held_out[np.argsort(hashes[held_out])]  # in this order they are found faster
+    members = make_filter(len(training))
+    add_hashes(members, training)
+    held_out = held_out[_find_members(members, hashes[held_out])]
     place = np.searchsorted(training, hashes[held_out])
     hit = held_out[np.append(training, 0)[place] == hashes[held_out]]
     places = np.column_stack([range_[hit], passage[hit], np.zeros(len(hit))]).astype(np.int64)

@@ -58,7 +58,7 @@ def find_fault(sentences: Sequence[str]) -> str:
 
 def is_word(codes: np.ndarray) -> np.ndarray:
     """Whether each code point is a letter, a mark on one, or a digit."""
-    classes = _classes()[codes]
+    classes = _classes().take(codes)
     return (classes == _LETTER) | (classes == _DIGIT)
 
 
