@@ -114,10 +114,10 @@ def guess_format(path: str, stated: Mapping[str, str] | None = None) -> Guess:
     _, text = _decode(read_bytes(max(first, key=lambda each: each.size_bytes)))
     columns = "".join(f" with {key} in the column {name!r}" for key, name in stated.items())
     raise DataError(
-        f"{path}: no format reads this{columns}; expected a table (CSV or TSV, with names of "
-        "columns or none), tagged words in columns, objects of JSON, JSON Lines or Parquet, "
-        "SQuAD's JSON, or a folder for each class; for other layouts, such as questions with "
-        "options or marks of a labelling tool, write data.format yourself: "
+        f"{path}: no format reads this{columns}; expected a table (CSV or TSV, with the names of "
+        "its columns, each once, in the first line, or none), tagged words in columns, objects of "
+        "JSON, JSON Lines or Parquet, SQuAD's JSON, or a folder for each class; for other layouts, "
+        "such as questions with options or marks of a labelling tool, write data.format yourself: "
         "docs/reference/layouts.md has blocks for public ones, docs/reference/tasks.md all keys"
         f"{explain_escapes(text)}"
     )
@@ -258,8 +258,8 @@ def _count_rows(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str, 
 
 def _describe_labels(labels: Counter[str], form: dict[str, Any]) -> Iterator[str]:
     """Yield notes about labels that are rare or may be none."""
-    if NO_LABEL in form.get("skip_labels", ()):
-        yield f"rows with the label {NO_LABEL} are left out, which stands for none"
+    if marks := [mark or "''" for mark in form.get("skip_labels", ()) if mark in ("", NO_LABEL)]:
+        yield f"rows with the label {' or '.join(marks)} are left out, which stands for none"
     elif labels[NO_LABEL] and {"0", "1"} <= labels.keys():
         yield f"{NO_LABEL} may stand for no label; if so, set format.skip_labels: ['{NO_LABEL}']"
     if rare := [f"{label} ({n})" for label, n in labels.items() if n < _FEWEST_EXAMPLES]:
