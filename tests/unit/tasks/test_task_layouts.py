@@ -357,6 +357,13 @@ def test_quotes_escaped_by_a_backslash_are_said(tmp_path: Path) -> None:
         read_content(tmp_path, form | {"quoting": True}, content, "a.csv")
 
 
+def test_a_workbook_is_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.xlsx", "w") as book:
+        book.writestr("xl/workbook.xml", "<workbook/>")
+    with pytest.raises(DataError, match="this is a zip archive, or a file of an office program"):
+        guess_format(str(tmp_path / "a.xlsx"))
+
+
 def test_a_packed_file_that_is_damaged_is_not_guessed(tmp_path: Path) -> None:
     whole = gzip.compress(b"good\tit is good\n" * 99)
     for name, content, reason in (("b", b"not gzip", "an unsound"), ("c", whole[:40], "a cut-off")):

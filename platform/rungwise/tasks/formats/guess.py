@@ -15,7 +15,7 @@ from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
 from rungwise.core.wording import list_first
 from rungwise.corpus.cleaning.characters import describe_lost_characters
-from rungwise.corpus.readers.streams import detect_encoding
+from rungwise.corpus.readers.streams import archive_kind, detect_encoding
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import DROPPED, count_damage, join_names, read_bytes
 from rungwise.tasks.formats.guess_forms import (
@@ -111,7 +111,8 @@ def guess_format(path: str, stated: Mapping[str, str] | None = None) -> Guess:
                 groups = group_by_split(files, classes_in_folders=is_folders)
                 if guess := _read_task(path, form, groups):
                     return guess
-    _, text = _decode(read_bytes(max(first, key=lambda each: each.size_bytes)))
+    content = read_bytes(max(first, key=lambda each: each.size_bytes))
+    kind = archive_kind(content)
     columns = "".join(f" with {key} in the column {name!r}" for key, name in stated.items())
     raise DataError(
         f"{path}: no format reads this{columns}; expected a table (CSV or TSV, with the names of "
@@ -119,7 +120,7 @@ def guess_format(path: str, stated: Mapping[str, str] | None = None) -> Guess:
         "JSON, JSON Lines or Parquet, SQuAD's JSON, or a folder for each class; for other layouts, "
         "such as questions with options or marks of a labelling tool, write data.format yourself: "
         "docs/reference/layouts.md has blocks for public ones, docs/reference/tasks.md all keys"
-        f"{explain_escapes(text)}"
+        f"{f'; this is {kind}' if kind else explain_escapes(_decode(content)[1])}"
     )
 
 
