@@ -160,7 +160,9 @@ def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None
     seen, others = describe_files([str(tmp_path)])
     assert [each.kind for each in seen] == ["text", "jsonl"]
     assert [each.files for each in seen] == [5, 1]
-    damaged = "1 file of a packed form by their names, and not by their content: fetch or rename them"
+    damaged = (
+        "1 file of a packed form by their names, and not by their content: fetch or rename them"
+    )
     assert {*others} == {"1 binary .png", "1 empty", damaged}
     for each in seen:
         again, _ = describe_files(each.paths)
