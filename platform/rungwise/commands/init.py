@@ -54,10 +54,11 @@ def add(commands: Commands) -> None:
 
 
 def init(options: argparse.Namespace) -> None:
-    """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
+    """Write NAME.yaml here. Raises UserError if it exists or is no name, or for too little text."""
     from rungwise.core.public_data import how_to_get
     from rungwise.core.storage.source_files import find_files
     from rungwise.corpus.description import describe_files
+    from rungwise.pipeline.recipe import NAME
     from rungwise.pipeline.workflow import estimate as estimate_run
     from rungwise.pipeline.workflow import load_recipe
     from rungwise.tasks.formats.guess import guess_format
@@ -91,6 +92,11 @@ def init(options: argparse.Namespace) -> None:
             f"{' and to hold a part of out, or several documents' * is_one}"
         )
     name = options.name or derive_name(options.paths[0])
+    if not re.fullmatch(NAME, name):
+        raise UserError(
+            f"--name: expected letters, digits, . _ and -, the first a letter or a digit, found "
+            f"{name!r}"
+        )
     path = Path(f"{name}.yaml")
     if path.exists():
         raise UserError(f"{path} already exists; give another name with --name, or delete it")

@@ -1,6 +1,7 @@
 """How every command ends: an exit status, and one line for an error that the user can fix."""
 
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -19,10 +20,16 @@ from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import StageFailed, UserError
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+# Of a file or folder that may not be used as a command uses it, or that has no room.
+_OF_A_PLACE = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
+}
 
 
 def run_command(command: Callable[[], int | None]) -> int:
-    """Run `command`; a UserError prints one line and gives status 2. Secrets are cut."""
+    """Run `command`; a UserError, or an error of a named place, prints one line and gives status 2.
+    Secrets are cut."""
     sys.excepthook = _print_bug
     if logging.lastResort is not None:  # prints the warnings of libraries
         logging.lastResort.setFormatter(_Redacting())
@@ -50,6 +57,12 @@ def run_command(command: Callable[[], int | None]) -> int:
             errors.print(cause, style="dim", markup=False, highlight=False)
         errors.print("Finished stages are kept; run the same command again to go on.")
         return FAILED
+    except OSError as error:
+        if error.errno not in _OF_A_PLACE or not error.filename:
+            raise
+        message = redact(f"error: cannot use {error.filename}: {error.strerror}")
+        errors.print(message, style="bold red", markup=False, highlight=False)
+        return USER_ERROR
     except KeyboardInterrupt:
         program = Path(sys.argv[0])
         is_ours = program.name in ("rungwise", "__main__.py")

@@ -205,6 +205,22 @@ def test_no_recipe_is_written_that_cannot_be_planned(
     assert not [*tmp_path.glob("*.yaml")]
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *((name, "--name: expected letters") for name in (" ", "a b", "a/b", "../a", "_a", "a:b")),
+        ("a" * 300, "cannot use a"),
+    ],
+)
+def test_a_recipe_has_a_name_and_a_file_of_it(
+    name: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text(" ".join(prose(0, 120)))
+    assert main(["init", "a.txt", "--name", name]) == 2
+    assert message in capfd.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt"]
+
+
 def test_a_text_of_two_letters_has_a_recipe(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(random.Random(0).choices("01", k=60_000)))
     assert main(["init", "a.txt"]) == 0
