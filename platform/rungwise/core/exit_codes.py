@@ -18,13 +18,10 @@ from rich.table import Table
 
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import StageFailed, UserError
+from rungwise.core.storage.store_errors import DISK_IS_FULL, NOT_WRITABLE
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
-# Of a file or folder that may not be used as a command uses it, or that has no room.
-_OF_A_PLACE = {
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
-    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
-}
+_OF_A_PLACE = {*DISK_IS_FULL, *NOT_WRITABLE, errno.ENAMETOOLONG, errno.EISDIR}
 
 
 def run_command(command: Callable[[], int | None]) -> int:

@@ -15,7 +15,8 @@ from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
 from rungwise.core.wording import list_first
 from rungwise.corpus.cleaning.characters import describe_lost_characters
-from rungwise.corpus.readers.streams import archive_kind, detect_encoding
+from rungwise.corpus.guesses import decode
+from rungwise.corpus.readers.streams import archive_kind
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import DROPPED, count_damage, join_names, read_bytes
 from rungwise.tasks.formats.guess_forms import (
@@ -120,7 +121,7 @@ def guess_format(path: str, stated: Mapping[str, str] | None = None) -> Guess:
         "JSON, JSON Lines or Parquet, SQuAD's JSON, or a folder for each class; for other layouts, "
         "such as questions with options or marks of a labelling tool, write data.format yourself: "
         "docs/reference/layouts.md has blocks for public ones, docs/reference/tasks.md all keys"
-        f"{f'; this is {kind}' if kind else explain_escapes(_decode(content)[1])}"
+        f"{f'; this is {kind}' if kind else explain_escapes(decode(content)[0])}"
     )
 
 
@@ -132,12 +133,12 @@ def _guess_forms(
     if is_columnar(content):
         yield from guess_parquet(content, stated)
         return
-    encoding, text = _decode(content)
+    text, encoding = decode(content)
     if text.lstrip().startswith(("{", "[")):
         forms = guess_json(text, stated)
     elif len(folders) > 1 and not file.name.endswith(_TABLES):
         # Most of the texts may be ASCII, and only some tell the encoding.
-        others = (_decode(read_bytes(each))[0] for each in files)
+        others = (decode(read_bytes(each))[1] for each in files)
         encoding = next((each for each in others if each != "utf-8"), encoding)
         # aclImdb keeps its unlabelled reviews beside the classes.
         unlabelled = any(folder.endswith("/unsup") for folder in folders)
@@ -330,8 +331,3 @@ def _read_records(form: RecordsFormat, file: SourceFile) -> Iterator[Mapping[Any
     names = [cell.strip() for cell in next(rows, [])] if form.header else None
     for cells in rows:
         yield dict(zip(names or range(len(cells)), cells, strict=False))
-
-
-def _decode(content: bytes) -> tuple[str, str]:
-    encoding = detect_encoding(content) or "latin-1"
-    return encoding, content.decode(encoding, "replace").removeprefix("\ufeff")

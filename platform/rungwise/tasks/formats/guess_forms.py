@@ -192,16 +192,12 @@ def _guess_table(
         columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
     if not stated and _has_options(columns):
         return
-    names = {
-        key: header[int(name)]
-        if name not in columns and name.isdecimal() and int(name) < len(header)
-        else name
-        for key, name in stated.items()
-    }
-    for form in _guess_columns(columns, layout, names) if columns else ():
+    numbers = {str(number): name for number, name in enumerate(columns)}
+    named = {k: n if n in columns else numbers.get(n, n) for k, n in stated.items()}
+    for form in _guess_columns(columns, layout, named) if columns else ():
         # A label would occur below too, and a text would have more words.
-        used = [n for each in form["columns"].values() for n in _as_list(each)]
-        if all(n.count(" ") < _WORDS_OF_A_NAME and n not in columns[n] for n in used):
+        names = [n for each in form["columns"].values() for n in _as_list(each)]
+        if all(n.count(" ") < _WORDS_OF_A_NAME and n not in columns[n] for n in names):
             yield form
     if has_names:  # the first row is no example
         return
