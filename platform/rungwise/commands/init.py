@@ -54,10 +54,11 @@ def add(commands: Commands) -> None:
 
 
 def init(options: argparse.Namespace) -> None:
-    """Write NAME.yaml here. Raises UserError if it exists, or if there is too little text."""
+    """Write NAME.yaml here. Raises UserError if it exists or is no name, or for too little text."""
     from rungwise.core.public_data import how_to_get
     from rungwise.core.storage.source_files import find_files
     from rungwise.corpus.description import describe_files
+    from rungwise.pipeline.recipe import NAME
     from rungwise.pipeline.workflow import estimate as estimate_run
     from rungwise.pipeline.workflow import load_recipe
     from rungwise.tasks.formats.guess import guess_format
@@ -91,6 +92,11 @@ def init(options: argparse.Namespace) -> None:
             f"{' and to hold a part of out, or several documents' * is_one}"
         )
     name = options.name or derive_name(options.paths[0])
+    if not re.fullmatch(NAME, name):
+        raise UserError(
+            f"--name: expected letters, digits, . _ and -, the first a letter or a digit, found "
+            f"{name!r}"
+        )
     path = Path(f"{name}.yaml")
     if path.exists():
         raise UserError(f"{path} already exists; give another name with --name, or delete it")
@@ -116,10 +122,14 @@ def init(options: argparse.Namespace) -> None:
         for line in tasks.describe_examples(labels, 1):
             say(f"  {line}".rstrip())
         text += write_task(derive_name(options.labels), labels.block)
+    with tempfile.TemporaryDirectory() as scratch:  # a recipe that cannot be planned is none
+        draft = Path(scratch) / path
+        draft.write_text(text, encoding="utf-8")
+        estimate = estimate_run(workflow, load_recipe(draft))
     path.write_text(text, encoding="utf-8")
     say(f"\nwrote {path}; to train on it:\n")
     say(f"  rungwise run {workflow} {shlex.quote(str(path))}\n")
-    say(f"It takes {estimate_run(workflow, load_recipe(path)).line}.", soft_wrap=True)
+    say(f"It takes {estimate.line}.", soft_wrap=True)
 
 
 def choose_held_out(sources: Sequence[FileGroup], workflow: str) -> tuple[float, str]:
@@ -211,7 +221,7 @@ def write_recipe(
     # Room for special tokens, every byte (BPE) or every character at the start of a word and
     # inside one (WordPiece), and as many words as the text surely fills.
     needed = 10 + (256 if model in _DECODERS else 2 * sources[0].letters)
-    vocabulary = max(needed, min(fitting, needed + round(sources[0].frequent_words * 0.9)))
+    vocabulary = max(16, needed, min(fitting, needed + round(sources[0].frequent_words * 0.9)))
     tokenizer = "byte_bpe" if model in _DECODERS else "wordpiece"
     if chinese:  # a token per character; some may occur only in held-out text
         tokenizer, vocabulary = "character", max(16, round(sources[0].letters * 0.9))

@@ -6,6 +6,7 @@ Predictions are written batch by batch, so the input may be an endless pipe.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -210,15 +211,24 @@ def try_model(options: argparse.Namespace) -> None:
                 f"found {len(options.texts)}; put each in quotes. This model answers {trial.hint}"
             )
         begin = options.texts[0] if trial.goes_on else ""
-        print(begin + trial.answer(*options.texts))  # noqa: T201
+        print(begin + _answer_texts(trial, options.texts))  # noqa: T201
     else:
         _ask(trial)
+
+
+def _answer_texts(trial: Trial, texts: Sequence[str]) -> str:
+    """Answer texts. Raises DataError for one with bytes of a terminal that is not UTF-8."""
+    from rungwise.tasks.kinds.examples import check_encodable
+
+    return trial.answer(*(check_encodable(text, "the input", "the text") for text in texts))
 
 
 def _ask(trial: Trial) -> None:
     """Ask for texts and answer them until the input ends; a mistake is said, and asked again. At a
     terminal, a model that writes goes on with all that was said, until somebody types /new."""
     is_terminal = sys.stdin.isatty()
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # which the check of an answer refuses
     if is_terminal:
         hint = f"; an empty line: more; {_ANEW}: a new text" if trial.goes_on else ""
         print(f"{trial.hint}{hint}   (ends with Ctrl-D)")  # noqa: T201
@@ -232,7 +242,7 @@ def _ask(trial: Trial) -> None:
                     continue
                 texts = [f"{story} {texts[0]}".strip() if texts[0] else story]
             try:
-                answer = trial.answer(*texts)
+                answer = _answer_texts(trial, texts)
             except DataError as error:
                 print(redact(str(error)), file=sys.stderr, flush=True)  # noqa: T201
                 continue

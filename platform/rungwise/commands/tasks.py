@@ -79,7 +79,9 @@ def describe_examples(guess: Guess, most: int) -> Iterator[str]:
     parts += [f"{share:.0%} of them {_PARTS[split]}" for split, share in guess.fractions.items()]
     yield f"examples: {', '.join(parts)}{dropped}; {guess.form.get('encoding', 'utf-8')}"
     if labels := guess.labels:
-        shares = [f"{name}: {n:,} ({n / labels.total():.0%})" for name, n in labels.most_common()]
+        shares = [
+            f"{_clip(name)}: {n:,} ({n / labels.total():.0%})" for name, n in labels.most_common()
+        ]
         yield f"labels: {list_first(shares, _MOST_LABELS)}"
     yield from map(_clip, guess.notes)
     step = max(1, len(guess.examples) // most)  # from all over, since a file may be sorted

@@ -1,6 +1,7 @@
 """How every command ends: an exit status, and one line for an error that the user can fix."""
 
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -17,12 +18,15 @@ from rich.table import Table
 
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import StageFailed, UserError
+from rungwise.core.storage.store_errors import DISK_IS_FULL, NOT_WRITABLE
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
+_OF_A_PLACE = {*DISK_IS_FULL, *NOT_WRITABLE, errno.ENAMETOOLONG, errno.EISDIR}
 
 
 def run_command(command: Callable[[], int | None]) -> int:
-    """Run `command`; a UserError prints one line and gives status 2. Secrets are cut."""
+    """Run `command`; a UserError, or an error of a named place, prints one line and gives status 2.
+    Secrets are cut."""
     sys.excepthook = _print_bug
     if logging.lastResort is not None:  # prints the warnings of libraries
         logging.lastResort.setFormatter(_Redacting())
@@ -50,6 +54,12 @@ def run_command(command: Callable[[], int | None]) -> int:
             errors.print(cause, style="dim", markup=False, highlight=False)
         errors.print("Finished stages are kept; run the same command again to go on.")
         return FAILED
+    except OSError as error:
+        if error.errno not in _OF_A_PLACE or not error.filename:
+            raise
+        message = redact(f"error: cannot use {error.filename}: {error.strerror}")
+        errors.print(message, style="bold red", markup=False, highlight=False)
+        return USER_ERROR
     except KeyboardInterrupt:
         program = Path(sys.argv[0])
         is_ours = program.name in ("rungwise", "__main__.py")

@@ -69,11 +69,13 @@ _ADVICE = {
     "json": "of JSON that is not one object a line: write it so, for example by "
     "`jq -c '.[]' FILE > FILE.jsonl` for an array of objects, `jq -c . FILE > FILE.jsonl` for "
     "objects and `jq -c '.[] | {text: .}' FILE > FILE.jsonl` for an array of strings",
-    "nested": "of records whose text is inside of lists, such as chats: write it to one field, for "
+    "nested": "of records whose text is inside of lists or objects, such as chats: write it to one "
+    "field, for "
     r"""example by `jq -c '{text: ([.messages[].content] | join("\n"))}' FILE > FILE.jsonl`""",
     "times": "of lines with times, such as subtitles: write the text alone, for example by pysubs2",
     "table": "of tables or of words in columns: write the text alone, or give --labels to "
     "fine-tune on the labels in them",
+    "damaged": "of a packed form by their names, and not by their content: fetch or rename them",
     "about": "about the others, such as a README or a licence: name it to read it",
     "held_out": "named as validation or test, beside files to train on: name it to read it",
 }
@@ -156,8 +158,10 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     least = f"without a document of {DocumentRules().minimum_characters} characters"
     empty = [group for group in groups if not group.documents]
     others += [f"{format_count(each.files, 'file')} of {each.kind} {least}" for each in empty]
+    archives = [kind for kind in by_kind if kind and kind not in (*_READ, *_ADVICE)]
+    others += [f"{format_count(len(by_kind[kind]), 'file')}, {kind}" for kind in archives]
     suffixes = Counter(
-        plain_name(file).suffix or "without a suffix" if file.size_bytes else "empty"
+        f"binary {plain_name(file).suffix or 'without a suffix'}" if file.size_bytes else "empty"
         for file in by_kind[""].values()
     )
     others += [f"{count} {suffix}" for suffix, count in suffixes.most_common(5)]
@@ -255,13 +259,16 @@ def _describe_group(kind: str, files: Sequence[SourceFile]) -> FileGroup | None:
     scale = sum(file.size_bytes for file in files) / max(1.0, sum(each.bytes for each in samples))
     unpacked = sum(sample.file.size_bytes for sample in samples)
     group = FileGroup(kind, (), len(files), round(scale * unpacked))
-    if kind in _RECORDS:
-        if not _choose_field(group, samples):
-            return None
-    else:
+    if kind in _RECORDS and not _choose_field(group, samples):
+        return None
+    heads = (streams.read_head(sample.file, _SAMPLE_BYTES) for sample in samples)
+    contents = [head for head in heads if head]
+    if kind not in ("parquet", "arrow"):
+        _choose_encoding(group, contents)
+    if kind == "text":
         suffixes = Counter(plain_name(file).suffix.lower() for file in files)
         group.is_code = sum(suffixes[suffix] for suffix in CODE_SUFFIXES) > len(files) / 2
-        _choose_layout(group, [streams.read_head(sample.file, _SAMPLE_BYTES) for sample in samples])
+        _choose_layout(group, contents)
     _count(group, samples, scale)
     return group
 
@@ -296,6 +303,8 @@ def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
             f"{marked.share:.0%} of the words have accents or other marks ({marked.example}), which"
             " stay (tokenizer.strip_accents)"
         )
+    if removed := summary.characters_removed:
+        group.notes.append(f"without {format_count(removed, 'unreadable character')} of the sample")
     group.notes += describe_lost_characters(joined)
     if damaged := sum(document.damage is not None for document in group.sample):
         group.notes.append(f"{format_count(damaged, 'part')} of the sample cannot be read")
@@ -306,7 +315,7 @@ def _choose_field(group: FileGroup, samples: Sequence[_Sample]) -> bool:
     records = [row for sample in samples for row in sample.rows] or [
         record
         for sample in samples
-        for record in parse_records(streams.read_head(sample.file, _SAMPLE_BYTES))
+        for record in parse_records(decode(streams.read_head(sample.file, _SAMPLE_BYTES))[0])
     ]
     characters: Counter[str] = Counter()
     inside = 0
@@ -332,12 +341,8 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(each)
 
 
-def _choose_layout(group: FileGroup, contents: Sequence[bytes]) -> None:
-    """Choose the keys of a source of text, by samples of files, and note them."""
-    samples = [content for content in contents if content]
-    heads = (decode(content[:HEAD_BYTES])[0] for content in samples)
-    texts = [plain_breaks(text) for text in heads if text]
-    joined = "\n\n".join(texts)
+def _choose_encoding(group: FileGroup, samples: Sequence[bytes]) -> None:
+    """Choose the encoding of a source, by samples of files, and note it."""
     # One byte far from the beginning may tell.
     encodings = Counter(decode(content)[1] for content in samples)
     if set(encodings) - {"utf-8"}:
@@ -346,8 +351,13 @@ def _choose_layout(group: FileGroup, contents: Sequence[bytes]) -> None:
         group.notes.append(
             f"not all files are UTF-8 ({counts} of {len(samples)} looked at): each is detected"
         )
-    if group.kind != "text":
-        return
+
+
+def _choose_layout(group: FileGroup, samples: Sequence[bytes]) -> None:
+    """Choose the keys of a source of text, by samples of files, and note them."""
+    heads = (decode(content[:HEAD_BYTES])[0] for content in samples)
+    texts = [plain_breaks(text) for text in heads if text]
+    joined = "\n\n".join(texts)
     layout = "sentence" if group.is_code else guess_layout(joined)
     if layout != "wrapped":
         group.source["lines"] = layout

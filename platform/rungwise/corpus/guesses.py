@@ -77,24 +77,25 @@ def read_start(file: SourceFile, num_bytes: int) -> tuple[bytes, float]:
 
 
 def guess_kind(file: SourceFile) -> str:
-    """Return the kind of a file by its content; empty if it holds no text."""
+    """Return the kind of a file by its content; of an archive, what it is; empty if it holds no
+    text."""
     head, _ = read_start(file, HEAD_BYTES)
     suffix = plain_name(file).suffix.lower()
-    if not file.size_bytes or not head:
-        return ""
+    if not head:
+        return "damaged" if file.size_bytes else ""
     if streams.is_pointer(head):
         return "pointer"
     if kind := _BY_SUFFIX.get(suffix):
         return kind
-    if streams.archive_kind(head) or (b"\0" in head and not streams.wide_encoding(head)):
-        return ""
+    if (archive := streams.archive_kind(head)) or streams.is_binary(head):
+        return archive
     if suffix in _TABLES:
         return "table"
-    records = parse_records(head)
-    is_long = suffix in _LINES_OF_JSON and b"\n" not in head
+    text = decode(head)[0]
+    records = parse_records(text)
+    is_long = suffix in _LINES_OF_JSON and "\n" not in text
     if all(isinstance(each, dict) for each in records) and (records or is_long):
         return "jsonl"
-    text = decode(head)[0].removeprefix("\ufeff")
     if suffix in _LINES_OF_JSON or (records and "json" in suffix) or _JSON.match(text):
         return "json"
     if suffix not in CODE_SUFFIXES and (kind := _guess_lines(text)):
@@ -139,15 +140,16 @@ def _is_tag(cell: str) -> bool:
 
 
 def decode(head: bytes) -> tuple[str, str]:
-    """Return the text of a sample, and its encoding."""
+    """Return the text of a sample, without a byte order mark, and its encoding."""
     encoding = streams.detect_encoding(head) or "latin-1"
-    return codecs.getincrementaldecoder(encoding)("replace").decode(head), encoding
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
+    return text.removeprefix("\ufeff"), encoding
 
 
-def parse_records(head: bytes) -> list[Any]:
+def parse_records(text: str) -> list[Any]:
     """Return the values of lines of JSON; none if one is no JSON, but for the last, or a number."""
     records: list[Any] = []
-    lines = [line for line in head.split(b"\n")[:SAMPLE_RECORDS] if line.strip()]
+    lines = [line for line in text.split("\n")[:SAMPLE_RECORDS] if line.strip()]
     for line in lines:
         try:
             records.append(json.loads(line))

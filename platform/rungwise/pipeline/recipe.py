@@ -62,7 +62,8 @@ _SMALLEST: dict[str, dict[str, Any]] = {
 
 
 # Letters of any script; used in the names of folders, runs and metrics.
-Name = Annotated[str, Field(pattern=r"^[^\W_][\w.-]*$")]
+NAME = r"^[^\W_][\w.-]*$"
+Name = Annotated[str, Field(pattern=NAME)]
 
 
 class StepConfig(Config):

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import random
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -158,22 +160,70 @@ def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None
     seen, others = describe_files([str(tmp_path)])
     assert [each.kind for each in seen] == ["text", "jsonl"]
     assert [each.files for each in seen] == [5, 1]
-    assert {*others} == {"1 .png", "1 empty", "1 without a suffix"}
+    damaged = (
+        "1 file of a packed form by their names, and not by their content: fetch or rename them"
+    )
+    assert {*others} == {"1 binary .png", "1 empty", damaged}
     for each in seen:
         again, _ = describe_files(each.paths)
         assert sum(one.files for one in again) == each.files
 
 
+@pytest.mark.parametrize("kind", ["text", "jsonl"])
 @pytest.mark.parametrize(
     ("encoding", "lines_before"),
     [("latin-1", 0), ("latin-1", 20_000), ("utf-16", 0), ("utf-16-le", 0)],
 )
-def test_other_encodings_are_said(tmp_path: Path, encoding: str, lines_before: int) -> None:
-    text = "Das Haus ist nicht mit den und der.\n" * lines_before
-    text += "Die T\u00fcr ist nicht f\u00fcr den und das zu mit der Stra\u00dfe. " * 40
-    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+def test_other_encodings_are_said(
+    tmp_path: Path, encoding: str, lines_before: int, kind: str
+) -> None:
+    lines = ["Das Haus ist nicht mit den und der."] * lines_before
+    lines.append("Die T\u00fcr ist nicht f\u00fcr den und das zu mit der Stra\u00dfe. " * 40)
+    if kind == "jsonl":
+        lines = [json.dumps({"text": line}, ensure_ascii=False) for line in lines]
+    (tmp_path / "a.txt").write_bytes("\n".join(lines).encode(encoding))
     seen = only(tmp_path)
-    assert (seen.source["encoding"], seen.language) == ("detect", "German")
+    assert (seen.kind, seen.source["encoding"], seen.language) == (kind, "detect", "German")
+    assert seen.documents
+
+
+def test_a_text_with_a_few_control_characters_is_text_and_they_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\0".join(" ".join(prose(n, 6)) for n in range(20)))
+    seen = only(tmp_path)
+    assert seen.kind == "text"
+    assert "without 19 unreadable characters of the sample" in seen.notes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
+def test_no_recipe_is_written_that_cannot_be_planned(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / os.fsdecode(b"caf\xe9.txt")).write_text("\n\n".join(prose(0, 60)))
+    assert main(["init", "text"]) == 2
+    assert "is not UTF-8; rename it" in capfd.readouterr().err
+    assert not [*tmp_path.glob("*.yaml")]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *((name, "--name: expected letters") for name in (" ", "a b", "a/b", "../a", "_a", "a:b")),
+        ("a" * 300, "cannot use a"),
+    ],
+)
+def test_a_recipe_has_a_name_and_a_file_of_it(
+    name: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text(" ".join(prose(0, 120)))
+    assert main(["init", "a.txt", "--name", name]) == 2
+    assert message in capfd.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt"]
+
+
+def test_a_text_of_two_letters_has_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(random.Random(0).choices("01", k=60_000)))
+    assert main(["init", "a.txt"]) == 0
 
 
 RECORDS = [{"id": number, "text": " ".join(prose(number, 6))} for number in range(20)]
@@ -453,7 +503,13 @@ def test_accents_stay_where_a_language_has_them(
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a.bin": "\0\1\2" * 9}, "no text below text; found: 1 .bin"),
+        ({"a.bin": "\0\1\2" * 9}, "no text below text; found: 1 binary .bin"),
+        (
+            {"a.txt": "PK\3\4" + "a line\n" * 500, "b.txt.gz": "a line\n" * 500, "c.txt": ""},
+            "1 file of a packed form by their names, and not by their content: fetch or rename "
+            "them, 1 file, a zip archive, or a file of an office program: unpack it, or save its "
+            "text, 1 empty",
+        ),
         (
             {"a.txt": "It was a dark night.\n", "t.csv": "text,label\n" + "a line,b\n" * 500},
             "1 file of tables or of words in columns: write the text alone, or give --labels to "

@@ -73,6 +73,7 @@ def test_a_password_is_cut_alone(scheme: str, user: str, password: str, path: st
         *(
             "password:password",
             "secrets:\n ",
+            "password:\n a ",
             "secret: |\n a\n",
             "token: a1b2",
             "login x password ",

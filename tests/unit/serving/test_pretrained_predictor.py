@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,9 @@ def test_a_gap_is_filled_from_both_sides(
     assert "tokens, and the model reads" in capsys.readouterr().err
 
 
-def test_a_continuation_is_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_continuation_is_theirs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = built("causal", tmp_path / "root")
     folder, beginning = made["pretrain"].folder.uri, " ".join(words()[:2])
     write_pretrained(made["pretrain"], Folder.at(tmp_path / "out"))
@@ -186,6 +189,12 @@ def test_a_continuation_is_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert beginning + json.loads(line)["continuation"] == expected
     assert main(["try", folder, beginning, "--temperature=-1"]) != 0
     assert "temperature: expected 0 or more, found -1.0" in capsys.readouterr().err
+    typed = b"se\xf1or"  # as a terminal in Latin-1 sends it
+    assert main(["try", folder, os.fsdecode(typed)]) == 2
+    assert "holds half of a character" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed + b"\n"), "utf-8"))
+    assert main(["try", folder]) == 0
+    assert "holds half of a character" in capsys.readouterr().err
 
 
 def test_predict_fills_gaps_as_try_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

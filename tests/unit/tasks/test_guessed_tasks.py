@@ -217,6 +217,52 @@ REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in 
             "-1 may stand for no label; if so, set format.skip_labels: ['-1']",
         ),
         (
+            ("text", "label"),
+            [(prose(n), ("", "x", "", "y")[n % 4]) for n in range(60)],
+            [],
+            {"columns": {"text": "text", "label": "label"}, "skip_labels": [""]},
+            "rows with the label '' are left out, which stands for none",
+        ),
+        (
+            ("text", "label"),
+            [(prose(n), ("1.0", "0.0", "")[n % 3]) for n in range(60)],
+            [],
+            {"columns": {"text": "text", "label": "label"}, "skip_labels": [""]},
+            "labels: 1.0: 20 (50%), 0.0: 20 (50%)",
+        ),
+        (
+            ("text", "label"),
+            [(prose(n), ("x", "y ", " y", "x")[n % 4]) for n in range(60)],
+            [],
+            {"columns": {"text": "text", "label": "label"}},
+            "labels: x: 30 (50%), y: 30 (50%)",
+        ),
+        (
+            ("Texte", "\u00c9tiquette"),
+            [(prose(n), ("x", "y")[n % 2]) for n in range(60)],
+            ["--label-column", "1"],
+            {"columns": {"text": "Texte", "label": "\u00c9tiquette"}},
+            "labels: x: 30 (50%), y: 30 (50%)",
+        ),
+        *(
+            (
+                ("text", "labels"),
+                [
+                    (prose(n), ("[]", "{x}", "{xy}", "{y}")[n % 4].format(x=x, xy=xy, y=y))
+                    for n in range(60)
+                ],
+                [],
+                {"columns": {"text": "text", "labels": "labels"}},
+                "labels: x: 30 (50%), y: 30 (50%)",
+            )
+            for x, xy, y in [
+                ("['x']", "['x', 'y']", "['y']"),
+                ('["x"]', '["x", "y"]', '["y"]'),
+                ("['x']", "['x' 'y']", "['y']"),
+                ("[x]", "[x, y]", "[y]"),
+            ]
+        ),
+        (
             ("text", "note"),
             [(prose(n), f"{n % 5},{n % 10}") for n in range(60)],
             [],

@@ -324,6 +324,19 @@ UNREADABLE = {
         f"Which {each}?\tthe old {n}\tthe new {n}\ta film {n}\tno plot {n}\t{n % 4}\n"
         for n, each in enumerate(SENTENCES)
     ),
+    "tags of words in a table": "Sentence,Word,POS,Tag\n" + "".join(
+        f"{n},{word},NN,{'OBI'[m % 3]}{'-LOC' * (m % 3 > 0)}\n"
+        for n, each in enumerate(SENTENCES) for m, word in enumerate(each.split())
+    ),
+    "columns of JSON": json.dumps({"text": SENTENCES, "label": ["a", "b"] * (len(SENTENCES) // 2)}),
+    "Parquet without rows": parquet({"text": pa.array([], "str"), "label": []}).decode("latin-1"),
+} | {
+    f"names of columns: {head!r}": head + "".join(
+        f"{each},{each.upper()},{n}%,{'ab'[n % 2]}\n" for n, each in enumerate(SENTENCES)
+    )
+    # A name twice, or a line before the names.
+    for head in ("text,text,x,label\n", "made by us\ntext,b,c,label\n",
+                 "sep=,,,\ntext,b,c,label\n")
 } | {name: LAYOUTS[name][1].decode("latin-1") for name in sorted(STATED)}  # fmt: skip
 
 
@@ -342,6 +355,13 @@ def test_quotes_escaped_by_a_backslash_are_said(tmp_path: Path) -> None:
     form = {"kind": "table", "columns": {"text": 0, "label": 1}, "delimiter": ",", "header": False}
     with pytest.raises(DataError, match=r'a\.csv:1: the quotes .*; a quote is written \\" where'):
         read_content(tmp_path, form | {"quoting": True}, content, "a.csv")
+
+
+def test_a_workbook_is_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.xlsx", "w") as book:
+        book.writestr("xl/workbook.xml", "<workbook/>")
+    with pytest.raises(DataError, match="this is a zip archive, or a file of an office program"):
+        guess_format(str(tmp_path / "a.xlsx"))
 
 
 def test_a_packed_file_that_is_damaged_is_not_guessed(tmp_path: Path) -> None:
@@ -434,10 +454,23 @@ def test_what_windows_saves_is_read_and_printed(encoding: str, tmp_path: Path) -
 
 
 def test_control_characters_of_an_example_do_not_break_the_block(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines({"text": "a\x00b\x9d", "label": "x"}))
+    (tmp_path / "a.jsonl").write_text(lines({"text": "a\x00b\x9d", "label": "x\ny\x00: z"}))
     printed = describe_data("a.jsonl", guess_format(str(tmp_path / "a.jsonl")))
     assert r"text: a\x00b\x9d" in printed
+    assert r"labels: x y\x00: z: 1" in printed
     assert recipe_block(printed)["format"]["columns"] == {"text": "text", "label": "label"}
+
+
+@pytest.mark.parametrize("kind", ["str", "large_str", "string_view"])
+def test_parquet_of_all_types_of_text_is_read_and_null_is_no_label(
+    kind: str, tmp_path: Path
+) -> None:
+    labels = [[1.0, 0.0, None][n % 3] for n in range(len(SENTENCES))]
+    text = pa.array(SENTENCES, pa.string_view() if kind == "string_view" else kind)
+    (tmp_path / "a.parquet").write_bytes(parquet({"text": text, "label": labels}))
+    guess = guess_format(str(tmp_path / "a.parquet"))
+    assert guess.form["skip_labels"] == [""]
+    assert guess.labels == {"1": 8, "0": 8}
 
 
 def test_parquet_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

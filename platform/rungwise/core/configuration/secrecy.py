@@ -35,7 +35,7 @@ _PIECE_OF_TEXT = re.compile(
     r"additional|begin|blank|bos|class|cls|context|decoder|end|eod|eos|extra|first|image|last|mask"
     r"|next|pad|padding|prefix|prompt|sep|separator|special|start|stop|suffix|unk|unknown"
 )
-_AMBIGUOUS = re.compile(r"auth|hmac|jwt|pass|sessionid|sig|signature")
+_AMBIGUOUS = re.compile(r"auth|hmac|jwt|pass|pw|sessionid|sig|signature")
 _ONLY_IN_QUERY = re.compile(r"key|code|sas", re.IGNORECASE)
 _ENDING = re.compile(  # of SECRET_KEY_BASE, API_KEY_2
     r"b64|base|backup|current|new|old|prev|previous|dev|staging|test|prod|production|v|value|\d+"
@@ -64,7 +64,9 @@ _AUTHORIZATION = re.compile(
     r"|(?:digest|oauth|hawk|signature|sharedkey\w*|aws4-[\w-]+)[ ]+\w[^\n]*=[^\n]*",
     re.IGNORECASE,
 )
-_BLOCK_MARK = re.compile(r"[ \t]*(?:[|>][+-]?\d?[+-]?[ \t]*(?:#[^\n]*)?)?(?=\n)")
+_BLOCK_MARK = re.compile(
+    r"[ \t]*(?:[!&][\w!./-]*[ \t]*)*(?:[|>][+-]?\d?[+-]?[ \t]*(?:#[^\n]*)?)?(?=\n)"
+)
 # What is in brackets that may hold others; a part of it if they stay open.
 _BRACKETS = re.compile(r"[{\[]((?:[^{}\[\]]|[{\[][^{}\[\]]*[}\]])*)")
 _NEXT_WORD = re.compile(r"[ \t]*[A-Za-z]|[.:;)]?[ \t]+\w")
@@ -73,11 +75,13 @@ _NEXT_WORD = re.compile(r"[ \t]*[A-Za-z]|[.:;)]?[ \t]+\w")
 _NO_VALUE = re.compile(
     r"\$\w+|\$[{(].*|arn:.*|\d*\.\d+|%\(?\w+\)?[s%]|[{\[(<].*|[*.x_-]+|[?!]+|your\b.*|(?i:your_.*)"
     r"|[A-Za-z_][\w.]*[(\[].*|[a-z_]+(?:\.[a-z_]+)+|!\w+"
-    r"|(?i:str|int|bytes|bool|any|object|string|number|boolean|secretstr|optional|required|none|null"
-    r"|nil|true|false|undefined|unset|yes|no|on|off|ok|missing|unknown|invalid|valid|wrong|incorrect"
-    r"|empty|hidden|redacted|masked|expired|changed|reset|default|not|is|are|was|were|be|it|its|the"
-    r"|this|that|these|an?|and|or|to|of|for|in|at|by|as|with|from|if|when|where|which|who|will"
-    r"|must|may|can|cannot|should|would|has|have|does|needs|you|your|we|they|one|two|both|each|all"
+    r"|(?i:str|int|bytes|bool|any|object|string|number|boolean|secretstr|optional|required|none"
+    r"|null|nil|true|false|undefined|unset|yes|no|on|off|ok|missing|unknown|invalid|valid|wrong"
+    r"|incorrect|empty|hidden|redacted|masked|expired|changed|reset|default|forgotten|lost|stolen"
+    r"|leaked|weak|locked|denied|rejected|accepted|disabled|enabled|protected|encrypted|revoked"
+    r"|failed|not|is|are|was|were|be|it|its|the|this|that|these|an?|and|or|to|of|for|in|at|by|as"
+    r"|with|from|if|when|where|which|who|will|must|may|can|cannot|should|would|has|have|does|needs"
+    r"|you|your|we|they|one|two|both|each|all"
     r"|option|flag|value|argument|instead)",
     re.DOTALL,
 )
@@ -296,14 +300,18 @@ def _find_block(text: str, key: _Key, start: int) -> Span | None:
     if is_plural and (brackets := _BRACKETS.match(text, start)):
         return brackets.span(1) if re.search(r"[\"':]", brackets[1]) else None
     mark = _BLOCK_MARK.match(text, start)
-    if mark is None or key.form == "tight" or not (mark[0].strip() or is_plural):
+    if mark is None or key.form == "tight":
         return None
     before = text[text.rfind("\n", 0, key.start) + 1 : key.start]
     indent = len(before) - len(before.lstrip(" +-"))
     indent -= 2 * ("- " in before)  # the item of a list
     deeper = rf"(?:\n[+]?(?:[ \t]{{{max(0, indent) + 1},}}[^\n]*|(?=\n)))+"
     lines = re.compile(deeper).match(text, mark.end())
-    if lines is None or (key.strength == "weak" and not _is_random(lines[0].strip())):
+    value = lines[0].strip() if lines else ""
+    if lines is None or (key.strength == "weak" and not _is_random(value)):
+        return None
+    is_alone = " " not in value and ":" not in value and _is_secret(value, key, exact=True)
+    if not (mark[0].strip() or is_plural or is_alone):  # a mapping, or a sentence
         return None
     return lines.end() - len(lines[0].lstrip()), lines.end()
 

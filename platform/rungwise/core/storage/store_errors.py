@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rungwise.core.errors import UserError
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
 
 
 @contextlib.contextmanager
@@ -29,7 +30,7 @@ def disk_explained(place: str, what: str = "root", remedy: str = "") -> Iterator
                 f"no room left on the disk of {place}; free some space, {remedy}or choose another "
                 f"{what}"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
+        if error.errno in NOT_WRITABLE:
             raise UserError(
                 f"cannot write to {place} ({error.strerror}); choose another {what}"
             ) from error

@@ -40,7 +40,8 @@ _ARCHIVES = {
     b"BZh": "a bzip2 file: give it a name in .bz2",
     b"\xfd7zXZ\0": "an xz file: give it a name in .xz",
     b"\x28\xb5\x2f\xfd": "a zstandard file: give it a name in .zst",
-    b"PK\3\4": "a zip archive: unpack it",
+    b"PK\3\4": "a zip archive, or a file of an office program: unpack it, or save its text",
+    b"\xd0\xcf\x11\xe0": "a file of an office program: save its text",
     b"%PDF": "a PDF: extract its text",
 }
 # The most frequent characters of each language, which are hardly any text in another encoding.
@@ -62,11 +63,20 @@ _SINGLE_BYTE = [
 _NEARLY_CHAOS, _NEARLY_LIKE = 0.02, 0.05
 
 
+def is_binary(head: bytes) -> bool:
+    """Whether a file that begins so is no text in any encoding."""
+    return _has_controls(head[:SHORT_HEAD_BYTES]) and not wide_encoding(head)
+
+
+def _has_controls(head: bytes) -> bool:
+    return len(head) - len(head.translate(None, CONTROLS)) >= _FEWEST_CONTROLS * len(head) > 0
+
+
 def wide_encoding(head: bytes) -> str:
     """Return the encoding of UTF-16 or UTF-32 in which a file begins, or ""."""
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "")
     head = head[:SHORT_HEAD_BYTES]
-    if marked or len(head) - len(head.translate(None, CONTROLS)) < _FEWEST_CONTROLS * len(head):
+    if marked or not _has_controls(head):
         return marked
     best, most = "", 0.0
     for name in _WIDE:

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import SummaryPart
 from rungwise.tasks.formats.base import Damage
-from rungwise.tasks.formats.records import number_rows, parse_json, read_cells
+from rungwise.tasks.formats.records import missing_column, number_rows, parse_json, read_cells
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import Example, Kind, TaskInfo, Text, join_parts
 from rungwise.tasks.kinds.items import WORD, Cut, Item
@@ -145,7 +145,7 @@ def read_lines(
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     problem = "expected one JSON object a line, found no JSON"
-                    values = parse_json(line, source, number, problem, "mend the line")
+                    values = parse_json(line.rstrip(), source, number, problem, "mend the line")
                     where = f"{source}:{number}"
                     if not isinstance(values, dict):
                         raise Damage.explain(where, "a JSON object", type(values).__name__)
@@ -198,6 +198,9 @@ def parse_example(values: Mapping[str, Any], info: TaskInfo, where: str) -> Exam
 def _table(reader: Any, info: TaskInfo, source: str) -> Iterator[Example]:
     rows = number_rows(reader, source, "give the data as TSV or JSON Lines")
     header = [name.strip() for name in next(rows, (0, []))[1]]
+    if twice := [name for name in task_kind(info).columns if header.count(name) > 1]:
+        times = header.count(twice[0])
+        raise missing_column(twice[0], header, f"{source}:1", "the header", times)
     for line, row in rows:
         if len(row) != len(header):
             raise DataError(

@@ -15,7 +15,8 @@ from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
 from rungwise.core.wording import list_first
 from rungwise.corpus.cleaning.characters import describe_lost_characters
-from rungwise.corpus.readers.streams import detect_encoding
+from rungwise.corpus.guesses import decode
+from rungwise.corpus.readers.streams import archive_kind
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import DROPPED, count_damage, join_names, read_bytes
 from rungwise.tasks.formats.guess_forms import (
@@ -111,15 +112,16 @@ def guess_format(path: str, stated: Mapping[str, str] | None = None) -> Guess:
                 groups = group_by_split(files, classes_in_folders=is_folders)
                 if guess := _read_task(path, form, groups):
                     return guess
-    _, text = _decode(read_bytes(max(first, key=lambda each: each.size_bytes)))
+    content = read_bytes(max(first, key=lambda each: each.size_bytes))
+    kind = archive_kind(content)
     columns = "".join(f" with {key} in the column {name!r}" for key, name in stated.items())
     raise DataError(
-        f"{path}: no format reads this{columns}; expected a table (CSV or TSV, with names of "
-        "columns or none), tagged words in columns, objects of JSON, JSON Lines or Parquet, "
-        "SQuAD's JSON, or a folder for each class; for other layouts, such as questions with "
-        "options or marks of a labelling tool, write data.format yourself: "
+        f"{path}: no format reads this{columns}; expected a table (CSV or TSV, with the names of "
+        "its columns, each once, in the first line, or none), tagged words in columns, objects of "
+        "JSON, JSON Lines or Parquet, SQuAD's JSON, or a folder for each class; for other layouts, "
+        "such as questions with options or marks of a labelling tool, write data.format yourself: "
         "docs/reference/layouts.md has blocks for public ones, docs/reference/tasks.md all keys"
-        f"{explain_escapes(text)}"
+        f"{f'; this is {kind}' if kind else explain_escapes(decode(content)[0])}"
     )
 
 
@@ -131,12 +133,12 @@ def _guess_forms(
     if is_columnar(content):
         yield from guess_parquet(content, stated)
         return
-    encoding, text = _decode(content)
+    text, encoding = decode(content)
     if text.lstrip().startswith(("{", "[")):
         forms = guess_json(text, stated)
     elif len(folders) > 1 and not file.name.endswith(_TABLES):
         # Most of the texts may be ASCII, and only some tell the encoding.
-        others = (_decode(read_bytes(each))[0] for each in files)
+        others = (decode(read_bytes(each))[1] for each in files)
         encoding = next((each for each in others if each != "utf-8"), encoding)
         # aclImdb keeps its unlabelled reviews beside the classes.
         unlabelled = any(folder.endswith("/unsup") for folder in folders)
@@ -258,8 +260,8 @@ def _count_rows(form: dict[str, Any], files: Sequence[SourceFile]) -> dict[str, 
 
 def _describe_labels(labels: Counter[str], form: dict[str, Any]) -> Iterator[str]:
     """Yield notes about labels that are rare or may be none."""
-    if NO_LABEL in form.get("skip_labels", ()):
-        yield f"rows with the label {NO_LABEL} are left out, which stands for none"
+    if marks := [mark or "''" for mark in form.get("skip_labels", ()) if mark in ("", NO_LABEL)]:
+        yield f"rows with the label {' or '.join(marks)} are left out, which stands for none"
     elif labels[NO_LABEL] and {"0", "1"} <= labels.keys():
         yield f"{NO_LABEL} may stand for no label; if so, set format.skip_labels: ['{NO_LABEL}']"
     if rare := [f"{label} ({n})" for label, n in labels.items() if n < _FEWEST_EXAMPLES]:
@@ -329,8 +331,3 @@ def _read_records(form: RecordsFormat, file: SourceFile) -> Iterator[Mapping[Any
     names = [cell.strip() for cell in next(rows, [])] if form.header else None
     for cells in rows:
         yield dict(zip(names or range(len(cells)), cells, strict=False))
-
-
-def _decode(content: bytes) -> tuple[str, str]:
-    encoding = detect_encoding(content) or "latin-1"
-    return encoding, content.decode(encoding, "replace").removeprefix("\ufeff")

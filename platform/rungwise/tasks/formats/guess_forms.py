@@ -9,7 +9,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from statistics import fmean
 from typing import Any
 
@@ -19,6 +18,7 @@ from rungwise.core.storage.source_files import name_split
 from rungwise.core.wording import list_first
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.records import read_cells, read_table
+from rungwise.tasks.formats.table import split_list
 from rungwise.tasks.formats.tagged import are_spans
 from rungwise.tokenizer.mask_units import HAN
 
@@ -45,7 +45,8 @@ _TEXTS = (
 _OPTIONS = ("options", "choices", "endings")
 _OPTION_SERIES = re.compile(r"(ending|choice|option|answer|distractor|sol|op)_?[0-9a-h]")
 _SPACED = re.compile(rf"[ {HAN}]")
-_DECIMALS, _DECIMAL_COMMAS = re.compile(r"-?\d+\.\d+"), re.compile(r"-?\d+,\d+")
+# Whole numbers are written as 1.0 where another of their column is missing.
+_DECIMALS, _DECIMAL_COMMAS = re.compile(r"-?\d+\.(?!0+$)\d+"), re.compile(r"-?\d+,\d+")
 _ID = re.compile(r"(?:.*[\W_]|.*[a-z](?=I))?(?:[Ii][Dd]|(?i:idx|index|uuid|guid))")
 NO_LABEL = "-1"  # where classes are numbered
 _MOST_NAMES = 8
@@ -56,7 +57,9 @@ _LONGEST_LABEL = 60
 _MOST_TEXTS = 3
 _WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
 # Decimal commas may stand between semicolons.
-_DELIMITERS: tuple[Form, ...] = ({}, *({"delimiter": each, "quoting": True} for each in ";,"))
+_DELIMITERS: tuple[Form, ...] = ({}, *({"delimiter": each, "quoting": True} for each in ";,|"))
+_HEAD = 3  # rows, one of which may hold the names of columns
+_NAMES = {*_LABELS, *_SCORES, *_TEXTS, *itertools.chain(*_PAIRS)}
 _CONLLU_WIDTH = 10
 
 
@@ -69,15 +72,17 @@ def guess_lines(text: str, stated: Form) -> Iterator[Form]:
         yield from _guess_tagged(lines[:_TAGGED_LINES])
     for layout in _DELIMITERS:
         try:
-            cells = read_cells(
-                filled, layout.get("delimiter", "\t"), quoting=layout.get("quoting", False)
-            )
-            rows = list(islice(cells, 0, None, max(1, -(-len(filled) // ROWS))))
+            delimiter, quoting = layout.get("delimiter", "\t"), layout.get("quoting", False)
+            cells = list(read_cells(filled, delimiter, quoting=quoting))
         except csv.Error:
             continue
+        rows = _spread(cells)
         width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1 and same > 0.9 * len(rows):
-            yield from _guess_table(rows, width, layout, stated)
+            head = [each for each in cells[:_HEAD] if len(each) == width]
+            names = [each for each in head if _has_names(each, rows)]
+            if all(each is cells[0] for each in names):
+                yield from _guess_table(rows, width, layout, stated, has_names=bool(names))
 
 
 def guess_json(text: str, stated: Form) -> Iterator[Form]:
@@ -94,7 +99,7 @@ def guess_json(text: str, stated: Form) -> Iterator[Form]:
         case {"data": [{"paragraphs": _}, *_]}:
             yield {"kind": "squad"}
             return
-        case dict():
+        case dict() if not all(isinstance(each, list) for each in data.values()):  # columns
             layout, data = {"layout": "json_lines"}, [data]
     rows = _spread(data) if isinstance(data, list) else []
     if records := [row for row in rows if isinstance(row, dict)]:
@@ -108,7 +113,8 @@ def guess_parquet(content: bytes, stated: Form) -> Iterator[Form]:
         names = _class_names(rows.schema.metadata or {})
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
         return
-    records = rows.take([*_spread(range(len(rows)))]).to_pylist()
+    # One by one: Arrow's `take` knows no views.
+    records = [rows.slice(n, 1).to_pylist()[0] for n in _spread(range(len(rows)))]
     for form in _guess_records(records, {"layout": "parquet"}, stated) if records else ():
         columns = form.get("columns", {})
         target = next((columns[key] for key in ("label", "labels", "tags") if key in columns), "")
@@ -174,7 +180,7 @@ def _guess_lists(columns: Columns, layout: Form) -> Iterator[Form]:
 
 
 def _guess_table(
-    rows: Sequence[list[str]], width: int, layout: Form, stated: Form
+    rows: Sequence[list[str]], width: int, layout: Form, stated: Form, *, has_names: bool
 ) -> Iterator[Form]:
     """Yield blocks of a table whose first row has known names, other names, or none."""
     header = [cell.strip() for cell in rows[0]]
@@ -186,17 +192,27 @@ def _guess_table(
         columns = dict(zip(header, map(list, zip(*even[1:], strict=True)), strict=False))
     if not stated and _has_options(columns):
         return
-    for form in _guess_columns(columns, layout, stated) if columns else ():
+    numbers = {str(number): name for number, name in enumerate(columns)}
+    named = {k: n if n in columns else numbers.get(n, n) for k, n in stated.items()}
+    for form in _guess_columns(columns, layout, named) if columns else ():
         # A label would occur below too, and a text would have more words.
         names = [n for each in form["columns"].values() for n in _as_list(each)]
         if all(n.count(" ") < _WORDS_OF_A_NAME and n not in columns[n] for n in names):
             yield form
+    if has_names:  # the first row is no example
+        return
     numbered = dict(enumerate(map(list, zip(*even, strict=True))))
     yield from _guess_columns(
         numbered,
         layout | {"header": False},
         {key: int(name) if name.isdecimal() else name for key, name in stated.items()},
     )
+
+
+def _has_names(cells: Sequence[str], rows: Sequence[list[str]]) -> bool:
+    """Whether a row has the name of a column that data sets use, and no other row has it."""
+    names = [cell for cell in cells if cell.strip().lower() in _NAMES]
+    return any(not any(name in row for row in rows if row != cells) for name in names)
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -208,6 +224,9 @@ def _guess_columns(
 ) -> Iterator[Form]:
     """Yield tables, likeliest first. Without `by_contents`, only a name tells the labels."""
     if any(name not in columns for name in stated.values()):
+        return
+    # Tags of words, whose sentences a table does not tell; a name may stand above them.
+    if not stated and any(are_spans({*map(_cell, each[1:])}) for each in columns.values()):
         return
     lower = {str(name).lower(): name for name in columns}
     lengths = {
@@ -244,23 +263,23 @@ def _guess_columns(
 
 
 def _no_labels(values: Sequence[Any]) -> list[str]:
-    """Return what stands for no label: -, and -1 beside three classes or more, numbered from 0."""
-    different = {str(value).strip() for value in values}
-    others = different - {NO_LABEL}
+    """Return what stands for no label: nothing, -, and -1 beside three classes or more, numbered
+    from 0."""
+    different = {_cell(value) for value in values}
+    others = different - {"", NO_LABEL}
     numbered = all(map(str.isdecimal, others)) and len(others) > 2 and "0" in others
-    marks = {"-"} | ({NO_LABEL} if numbered else set())
+    marks = {"", "-"} | ({NO_LABEL} if numbered else set())
     return sorted(marks & different)
 
 
 def explain_columns(form: Form, columns: Sequence[Any]) -> str:
     """Say which columns a table's block reads and why, and which it does not."""
     parts, used = [], []
-    by_name = {*_LABELS, *_SCORES, *_TEXTS, *itertools.chain(*_PAIRS)}
     for key, value in form["columns"].items():
         reason = _REASONS.get(key, "its texts are the longest")
         for name in _as_list(value):
             used.append(name)
-            why = "by its name" if str(name).lower() in by_name else reason
+            why = "by its name" if str(name).lower() in _NAMES else reason
             parts.append(f"{key} from the column {name} ({why})")
     rest = list_first((str(name) for name in columns if name not in used), _MOST_NAMES)
     return ", ".join(parts) + (f"; not read: {rest}" if rest else "")
@@ -317,22 +336,28 @@ def _has_options(columns: Columns) -> bool:
 
 def _target_columns(name: Any, values: Sequence[Any], layout: Form) -> tuple[Form, Form]:
     """Return the column of a score, a label or labels, and the format keys that it needs."""
-    cells = [str(value).strip() for value in values]
+    cells = [_cell(value) for value in values]
     commas = sum(bool(_DECIMAL_COMMAS.fullmatch(cell)) for cell in cells)
     are_commas = commas > (0 if layout.get("delimiter") == ";" else 0.5 * len(cells))
     is_score = str(name).lower() in _SCORES or are_commas
     if is_score or any(map(_DECIMALS.fullmatch, cells)):
         return {"score": name}, {}
-    lists = [each for each in values if isinstance(each, list)]
+    several = [split_list(each) if isinstance(each, str) else each for each in values]
+    lists = [each for each in several if isinstance(each, list)]
     # With at most one label in each, an empty list is an example without its label.
     if any(len(each) > 1 for each in lists) or 2 * lists.count([]) > len(values):
         return {"labels": name}, {}
     for separator in ",;|":
         # Lists of labels take more different values than labels do.
-        parts = {part.strip() for each in values for part in str(each).split(separator)}
-        if len(parts) < len({*map(str, values)}):
+        parts = {part.strip() for each in cells for part in each.split(separator)}
+        if len(parts) < len({*cells}):
             return {"labels": name}, {} if separator == "," else {"label_separator": separator}
     return {"label": name}, {}
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a table without types has it: nothing for null."""
+    return "" if value is None else str(value).strip()
 
 
 def _find_classes(columns: Columns, but: Any) -> Any:

@@ -33,6 +33,9 @@ from rungwise.tasks.formats.records import (
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Kind, Question, Text
 
 _DECIMAL_COMMA = re.compile(r"[-+]?\d*,(?:\d{1,2}|\d{4,})")
+# A list that was written as text: of JSON, Python (in pandas' CSV) or NumPy, which has no commas.
+_LIST = re.compile(r"\s*\[([^\[\]]*)\]\s*")
+_ITEM = re.compile(r"""'([^']*)'|"([^"]*)"|([^\s,'"][^,'"]*)""")
 
 
 class ColumnsConfig(Config):
@@ -42,7 +45,8 @@ class ColumnsConfig(Config):
     text: TextColumn = "text"
     second: TextColumn | None = None  # second text of a pair
     label: Column | None = None  # the class, in classification
-    # any number of labels: a list, text with `label_separator`, or columns of 0 and 1
+    # any number of labels: a list, text with `label_separator` or like ['a', 'b'], or columns of 0
+    # and 1
     labels: TextColumn | None = None
     score: Column | None = None  # the number to predict, in regression
     target: TextColumn | None = None  # the text to write, in generation
@@ -124,6 +128,8 @@ class TableFormat(RecordsFormat):
         if isinstance(self.columns.labels, tuple):
             marked = zip(self.columns.labels, value, strict=True)
             return [str(column) for column, mark in marked if _is_marked(mark, where)]
+        if isinstance(value, str) and (items := split_list(value)) is not None:
+            return items
         if isinstance(value, str):
             return [each.strip() for each in value.split(self.label_separator) if each.strip()]
         several = value if isinstance(value, list) else [value]
@@ -144,6 +150,13 @@ class TableFormat(RecordsFormat):
         return score
 
 
+def split_list(text: str) -> list[str] | None:
+    """Return the items of a list that is written in brackets; None for any other text."""
+    if (inside := _LIST.fullmatch(text)) is None:
+        return None
+    return [item[item.lastindex or 0].strip() for item in _ITEM.finditer(inside[1])]
+
+
 def _is_marked(value: Any, where: str) -> bool:
     mark = str(value).strip().lower()
     if mark not in ("0", "1", "0.0", "1.0", "false", "true"):
@@ -153,7 +166,8 @@ def _is_marked(value: Any, where: str) -> bool:
 
 
 def _label_text(value: Any, where: str) -> str:
-    """Return a label as text; in JSON it may be an integer, a boolean, or a list of one of them."""
+    """Return a label as text, "" for null; in JSON and Parquet it may be a whole number, a boolean,
+    or a list of one of them."""
     match value:
         case [only]:
             return _label_text(only, where)
@@ -161,6 +175,10 @@ def _label_text(value: Any, where: str) -> str:
             return "true" if value else "false"
         case str() | int():
             return str(value).strip()
+        case float() if value.is_integer():
+            return str(int(value))
+        case None:
+            return ""
     expected = "text or a whole number as a label, or a list of one"
     raise Damage.explain(where, expected, quote(value), "columns.label")
 

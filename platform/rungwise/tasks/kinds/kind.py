@@ -101,7 +101,11 @@ class Record:
     def text(self, name: str) -> str:
         value = self.values.get(name)
         if not isinstance(value, str):
-            problem = f"{value!r:.80} and not a text" if name in self else "missing"
+            problem = (
+                f"{value!r:.80} and not a text"
+                if name in self.values and value == value
+                else "missing"
+            )
             raise DataError(
                 f"{self.where}: {name} is {problem}; this model needs {', '.join(self.columns)}, "
                 f"found {', '.join(map(str, self.values)) or 'nothing'}"
