@@ -17,14 +17,14 @@ quickstart: $(VENV)/.run ## pretrain, fine-tune, evaluate and register a small B
 ladder: $(VENV)/.run ## train and compare the history of pretraining, from n-grams to ModernBERT (some 15 minutes, offline)
 	$(BIN)/rungwise run workflows/ladder.py workflows/configs/ladder.yaml
 
-# Files of tests go to two processes side by side, each with one thread.
+# Files of tests go to three processes, each with one thread, on two cores: tests/ray mostly waits.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: $(VENV)/.dev ## run the tests, without the slow ones
-	$(PYTEST) -m "not slow" -n 2 --dist loadfile
+	$(PYTEST) -m "not slow" -n 3 --dist loadfile
 
 test-all: $(VENV)/.dev ## run every test; the slow ones one by one, since some measure memory
-	$(PYTEST) -m "not slow" -n 2 --dist loadfile
+	$(PYTEST) -m "not slow" -n 3 --dist loadfile
 	$(PYTEST) -m slow
 
 docs: $(VENV)/.dev ## build the documentation as a site in dist/docs; a dead link is an error

@@ -48,15 +48,18 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 # Of tokenizers trained here: [PAD] [UNK] [CLS] [SEP] [MASK], and what ends a document.
 SPECIAL_IDS = SpecialIds(0, 1, 2, 3, 4, end=3, ids=(0, 1, 2, 3, 4))
 REPOSITORY = Path(__file__).resolve().parents[1]
+# Else those of few tests come last, and one process ends long after the others.
 _LONGEST = {
-    f"tests/unit/{folder}/test_{name}.py"
-    for folder, name in (
-        ("core", "tracking"),
-        ("training", "carried_state"),
-        ("core", "lease"),
-        ("models", "families"),
-        ("training", "training_parallel"),
-    )
+    f"tests/{folder}/test_{name}.py"
+    for folder, names in {
+        "ray": "ladder workflow submit one_worker",
+        "unit/core": "tracking lease",
+        "unit/models": "families",
+        "unit/repository": "docs_commands",
+        "unit/training": "carried_state checkpoint_attempts gpu_step mixed_objectives "
+        "training_parallel",
+    }.items()
+    for name in names.split()
 }
 
 _SUBJECTS = "the parser,a worker,the cluster,an array,the model,each thread,the cache,a query"

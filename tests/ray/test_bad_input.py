@@ -20,8 +20,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_the_repository_with_a_store(monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
     monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
 
 
 def recipe(folder: Path, corpus: Path, **changes: Any) -> Path:
@@ -77,8 +78,7 @@ def test_a_full_disk_is_named_before_a_stage_begins(
     tmp_path: Path, corpus: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with mounted_disk(tmp_path / "disk", "32m") as place:
-        tracking = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}
-        line = refusal(recipe(place, corpus, tracking=tracking), capfd)
+        line = refusal(recipe(place, corpus), capfd)
         assert "no room left on the disk" in line
         assert "choose another root" in line
         assert not list((place / "root").glob("*/*/artifact.json"))

@@ -47,6 +47,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
         measure={"perplexity": {"kind": "perplexity"}, "polysemy": {"kind": "polysemy"}},
         curve={"budgets": [0.25, 0.5, 1.0], "seeds": 1},
     )
+    recipe["compute"]["num_workers"] = 1  # two in test_workflow.py
     path = write_recipe(tmp_path / "ladder.yaml", recipe)
     loaded = load_recipe(path)
 

@@ -57,7 +57,7 @@ tasks:
 variants: {pretrained: {}, random: {finetune.initialisation: random}}
 finetune: {batch_size: 4, pooling: mean, sequence_length: 32}
 sweep:
-  trials: 3
+  trials: 2
   halving: {grace_period: 0.5}
   space:
     finetune.learning_rate: {kind: loguniform, low: 0.001, high: 0.01}
@@ -94,7 +94,6 @@ def finished(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Pat
         {"kind": "text", "paths": [f"{corpus}/library{n}-*.txt"], "label": f"library{n}"}
         for n in range(3)
     ]
-    recipe["compute"]["num_workers"] = 1  # two in test_submit.py
     write_recipe(folder / "recipe.yaml", recipe)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder))
@@ -293,7 +292,7 @@ def test_mlflow_shows_one_parent_one_child_a_stage_and_nested_trials(finished: P
     assert len(by_parent[seeds]) == 2 * 2
     assert set(by_parent) == {None, parent.info.run_id, *sweeps, seeds}
     for sweep in sweeps:
-        assert len(by_parent[sweep]) == 3
+        assert len(by_parent[sweep]) == 2
         for trial in by_parent[sweep]:
             assert 0.001 <= float(trial.data.params["finetune.learning_rate"]) <= 0.01
             assert "validation/accuracy" in trial.data.metrics

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from rungwise.tokenizer import (
 )
 from rungwise.tokenizer.building import train_tokenizer
 from rungwise.tokenizer.config import TrainedConfig
+from tests.commands import execute
 from tests.corpora import corpus_of_sentences
 
 TEXT = [
@@ -65,24 +65,25 @@ def stage_on(
     return train_tokenizer(config, inputs, output, Context()), load_tokenizer(output)
 
 
-def digests() -> dict[str, str]:
-    """What training gives for each kind, as text that has no other meaning."""
-    files = {kind: train(config(kind, vocab_size=SIZES[kind]), TEXT).to_str() for kind in KINDS}
-    return {kind: hashlib.sha256(text.encode()).hexdigest() for kind, text in files.items()}
+# Trains the kinds in sys.argv on a text, and prints digests of what they give.
+TRAIN = """
+import hashlib, json, sys
+from rungwise import tokenizer
+configs, text = json.loads(sys.argv[1])
+for name, keys in configs.items():
+    trained = tokenizer.train(getattr(tokenizer, name)(**keys), text).to_str()
+    print(hashlib.sha256(trained.encode()).hexdigest())
+"""
 
 
 def test_every_process_learns_the_same_vocabulary() -> None:
     """The library's own training does not: its hash maps are seeded anew in every process."""
-    code = (
-        "import json, sys; sys.path.insert(0, 'tests/unit/tokenizer');"
-        "from test_tokenizer import digests; print(json.dumps(digests()))"
-    )
-    repository, expected = Path(__file__).resolve().parents[3], digests()
+    configs = [config(kind, vocab_size=SIZES[kind]) for kind in KINDS]
+    named = {type(each).__name__: each.model_dump(mode="json") for each in configs}
+    expected = [hashlib.sha256(train(each, TEXT).to_str().encode()) for each in configs]
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
-        )
-        assert json.loads(done.stdout) == expected
+        done = execute([sys.executable, "-c", TRAIN, json.dumps([named, TEXT])])
+        assert done.stdout.split() == [each.hexdigest() for each in expected]
 
 
 def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:

@@ -153,7 +153,8 @@ def test_no_dense_mask_no_head_outside_no_new_graph(watch: Watch, name: str, way
     # Between graphs of parts, the compiler learns from the second batch which sizes vary.
     first = int(step.objective.shapes is BatchShapes.ROWS_VARY and way != "whole")
     assert set(frames[first:]) == {1 if way == "whole" else frames[first]}
-    assert not set(watch.outside) & set(HEAVY), watch.outside
+    # A fake tensor has nothing to read on the host, and says so.
+    assert not set(watch.outside) & {*HEAVY, "_local_scalar_dense"}, watch.outside
     found = list(watch.made())
     if name not in NO_ATTENTION + DENSE:
         assert any("_varlen_attn_backward" in operation for operation, _ in found)
@@ -165,11 +166,10 @@ def test_no_dense_mask_no_head_outside_no_new_graph(watch: Watch, name: str, way
     assert V not in widths
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_the_host_reads_nothing_of_a_step(watch: Watch, optimizer: str) -> None:
-    """A fake tensor has nothing to read and says so; of both optimizers, the skip included."""
+def test_the_host_reads_nothing_of_a_step_of_muon(watch: Watch) -> None:
+    """The cases above take steps of AdamW."""
     family, kind = FAMILIES["mlm_nsp"]
     batch = micro_batch(family, kind, 0)
     with FakeTensorMode():
-        taken(made(family, kind, 1, optimizer), [batch, batch], watch)
+        taken(made(family, kind, 1, "muon"), [batch, batch], watch)
     assert "_local_scalar_dense" not in watch.outside

@@ -49,10 +49,9 @@ def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[
     )
 
 
-@pytest.mark.parametrize("killed_at", [7, 12])
-def test_a_run_killed_at_any_phase(both: list[Artifact], tmp_path: Path, killed_at: int) -> None:
+def test_a_run_killed_in_each_phase(both: list[Artifact], tmp_path: Path) -> None:
     settings = config(read_kind(both[0]).kind, **{"pretrain.longer_share": 0.5})
-    kill_and_resume(settings, both[0], tmp_path, killed_at=[killed_at], longer=both[1])
+    kill_and_resume(settings, both[0], tmp_path, killed_at=(7, 12), longer=both[1])
 
 
 @pytest.mark.parametrize("missing", ["longer_instances", "pretrain.longer_share"])
