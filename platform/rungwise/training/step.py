@@ -7,6 +7,9 @@ P parts of the objective
 
 import functools
 import math
+import os
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from rungwise.core.errors import UserError
 from rungwise.instances.batch import Batch
 from rungwise.models.losses.objectives import BatchShapes, CarriesState, Losses, LossSum, Objective
 from rungwise.training.optimizer import (
@@ -166,7 +170,14 @@ def _compile(
     """Compile a forward pass, from ids to the sums of losses and their counts. If workers exchange
     gradients, each function in `graphs` of the model's classes and the losses are graphs: the
     backward of a single one returns all gradients at its end, too late to overlap their exchange.
-    Only the number of documents, and of rows of each sort, may vary."""
+    Only the number of documents, and of rows of each sort, may vary. Raises UserError without a C++
+    compiler for a CPU."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if group.device.type == "cpu" and shutil.which(compiler) is None:
+        raise UserError(
+            f"compute.compile: expected a C++ compiler, found no {compiler}; install one, or set "
+            "compute.compile to false"
+        )
     torch._dynamo.config.recompile_limit = _MOST_GRAPHS
 
     # None: a size that has changed once may change again.

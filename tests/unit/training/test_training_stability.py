@@ -224,3 +224,12 @@ def test_graphs_are_made_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert len(steps) == 30
     assert graphs_before, "nothing was compiled"
     assert max(graphs_before) < 10
+
+
+def test_without_a_compiler_the_key_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instances = make_instances(tmp_path / "instances", "causal")
+    monkeypatch.setenv("CXX", "absent-compiler")
+    with pytest.raises(UserError, match=r"compute\.compile: .* found no absent-compiler"):
+        run(config("causal"), instances, tmp_path / "run", compile=True)
