@@ -337,7 +337,7 @@ def test_a_text_is_found_if_all_its_runs_are_in_documents(
 
 
 def test_large_texts_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap, "_CHARACTERS_AT_ONCE", 10)
+    monkeypatch.setattr(overlap, "_SLICE_CHARACTERS", 10)
     documents = [[f"this is text number {n}", "and its second sentence"] for n in range(50)]
     texts = ["Is text number 49 and", "is text number 50 and"]
     assert find_texts(texts, documents, 5).tolist() == [True, False]

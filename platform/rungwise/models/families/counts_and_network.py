@@ -17,10 +17,10 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
+import scipy  # its parts are imported when they are used
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy.special import entr
 from torch import Tensor, nn
 
 from rungwise.core.errors import BlockError, DataError
@@ -204,7 +204,7 @@ class CountsAndNetwork:
         for length, keys in enumerate(counts.keys, start=1):
             contexts, many = keys // counts.vocab_size, len(counts.log_backoffs[length - 1])
             probabilities_N = np.exp(counts.ngram_log_probabilities[length])
-            seen_N = np.bincount(contexts, entr(probabilities_N), many)
+            seen_N = np.bincount(contexts, scipy.special.entr(probabilities_N), many)
             others_N = 1 - np.bincount(contexts, probabilities_N, many)
             tables.append((seen_N, others_N.clip(_LEAST, 1)))
         return tables
@@ -319,7 +319,7 @@ def _measure_counts(
     """Return of each token's context how many tokens of it the counts have seen followed by
     something, and about how unsure they are, in nats, (N, 2): the entropy as if what is left to
     other tokens were shared out as after the shorter context, to seen tokens too."""
-    unigram_entropy = entr(np.exp(model.ngram_log_probabilities[0])).sum()
+    unigram_entropy = scipy.special.entr(np.exp(model.ngram_log_probabilities[0])).sum()
     rows = []
     for text in texts:
         tokens = np.array([model.start_id, *text], np.int64)
