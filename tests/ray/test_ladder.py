@@ -15,6 +15,7 @@ from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.forecast.laws import group_by_rung
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.workflow import load_recipe, run
+from rungwise.report.stage import ReportSummary
 from rungwise.training.summary import PretrainSummary
 from tests.conftest import small_recipe, write_corpus, write_recipe
 
@@ -88,6 +89,15 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
 
     page = finished["ladder"].folder.read_bytes("ladder.html").decode()
     assert "ngram3" in page
+    bits = {
+        finished[title].record["inputs"]["pretrain"]["fingerprint"]: score.value
+        for title in finished
+        if title.startswith("measure") and "/0." not in title
+        if (score := MeasureSummary.of(finished[title]).value("perplexity", "bits_per_byte"))
+    }
+    recommended = ReportSummary.of(finished["ladder"]).recommended
+    assert recommended is not None
+    assert bits[recommended] <= min(bits.values()) + 0.02
 
     again = plan(stages(loaded), Folder.at(tmp_path / "artifacts"), loaded.name)
     assert all(row.artifact is not None for row in again)

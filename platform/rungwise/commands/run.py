@@ -94,12 +94,15 @@ def _print_outcome(
     # The last of each stage, but for those at a share of a budget: `pretrain/gpt/0.25`.
     by_stage = {a.stage: a for name, a in outcome.artifacts.items() if name.count("/") < 2}
     commands: dict[str, str] = {}
+    pretrain = by_stage.get("pretrain")
     for stage in (REPORT.name, LADDER.name):
         if page := by_stage.get(stage):
             summary = ReportSummary.of(page)
+            models = (a for a in outcome.artifacts.values() if a.fingerprint == summary.recommended)
+            pretrain = next(models, pretrain)
             _say(console, "result", summary.headline, to_paste=False)
             _say(console, "page", page.folder.path(summary.page))
-    if pretrain := by_stage.get("pretrain"):
+    if pretrain:
         commands["try"] = f"rungwise try {shlex.quote(pretrain.folder.uri)}"
         commands["export"] = f"rungwise export {recipe} --to FOLDER"
     if registered := by_stage.get(REGISTER.name):

@@ -122,7 +122,14 @@ def write_ladder(
             write_origin(inputs, recipe, "ladder"),
         ],
     )
-    return write_page(page, config.title, inputs, recipe, output)
+    summary = write_page(page, config.title, inputs, recipe, output)
+    choice = questions[0].advice.choice.name if questions else None
+    recommended = [
+        rung.measured[0].record["inputs"]["pretrain"]["fingerprint"]
+        for rung in rungs
+        if choice in (rung.name, *rung.also)
+    ]
+    return summary.model_copy(update={"recommended": next(iter(recommended), None)})
 
 
 def gather_rungs(

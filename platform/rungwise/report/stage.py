@@ -31,6 +31,8 @@ class LadderConfig(Config):
 
 class ReportSummary(Summary):
     page: str
+    # fingerprint of the pretrained model that a ladder recommends for its first question
+    recommended: str | None = None
 
 
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"

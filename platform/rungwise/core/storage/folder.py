@@ -232,8 +232,9 @@ class Folder:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def stamp(self, name: str) -> str:
-        """What another write of a file changes: the ETag of an object, "" in a store without them;
-        else inode, size and time of modification, of one length. Raises FileNotFoundError."""
+        """Return a text that another write of the file changes: the ETag of an object, "" in a
+        store without them; else inode, size and time of modification, of one length. Raises
+        FileNotFoundError."""
         if self.remote:
             with self._store() as (fs, root):
                 return object_tag(fs.info(f"{root}/{name}"))

@@ -198,8 +198,8 @@ class CountsAndNetwork:
 
     @cached_property
     def _branching(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Of each context, by its length: -Σ p log p over the tokens that the counts have seen
-        after it, and the probability that is left to all others."""
+        """Tables by the length of a context, of each context: -Σ p log p over the tokens that the
+        counts have seen after it, and the probability that is left to all others."""
         counts, tables = self.counts, []
         for length, keys in enumerate(counts.keys, start=1):
             contexts, many = keys // counts.vocab_size, len(counts.log_backoffs[length - 1])

@@ -193,8 +193,8 @@ def _guess_table(
     if not stated and _has_options(columns):
         return
     numbers = {str(number): name for number, name in enumerate(columns)}
-    named = {k: n if n in columns else numbers.get(n, n) for k, n in stated.items()}
-    for form in _guess_columns(columns, layout, named) if columns else ():
+    by_name = {k: n if n in columns else numbers.get(n, n) for k, n in stated.items()}
+    for form in _guess_columns(columns, layout, by_name) if columns else ():
         # A label would occur below too, and a text would have more words.
         names = [n for each in form["columns"].values() for n in _as_list(each)]
         if all(n.count(" ") < _WORDS_OF_A_NAME and n not in columns[n] for n in names):

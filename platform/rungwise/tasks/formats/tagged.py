@@ -259,16 +259,16 @@ def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) 
     """Raise Damage if a line has no word and tag."""
     if len(cells) != width:
         expected, key = f"{width} columns, a word and its tag among them", "separator, word or tag"
-        found = f"{len(cells)}: {_join_cells(cells, layout)}"
+        content = f"{len(cells)}: {_join_cells(cells, layout)}"
     elif layout.numbered and not cells[0].isdecimal():
         expected, key = "a word's number in the first column of CoNLL-U", "kind to conll"
-        found = quote(cells[0])
+        content = quote(cells[0])
     elif not cells[layout.word] or not cells[layout.tag]:
         expected, key = "a word and its tag", "word or tag"
-        found = _join_cells(cells, layout)
+        content = _join_cells(cells, layout)
     else:
         return
-    raise Damage.explain(where, expected, found, key)
+    raise Damage.explain(where, expected, content, key)
 
 
 def _join_cells(cells: Sequence[str], layout: _Layout) -> str:
