@@ -25,6 +25,7 @@ from rungwise.core.storage.hub import local_copy, pin, pin_all
 from rungwise.core.storage.outside import digest
 from rungwise.core.storage.source_files import find_files
 from rungwise.pipeline.recipe import Recipe
+from rungwise.pipeline.reference import reference
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
@@ -307,11 +308,25 @@ def test_recipes_are_pinned(server: Hub, tmp_path: Path, monkeypatch: pytest.Mon
     assert changed.corpus == built.corpus
     assert pin_all(record) == record
     assert len(server.requests) == asked
+    # Only a key of files holds addresses; text that looks like one stays as it is.
+    for text in ("hf://", "hf://datasets/org/text"):
+        free = {"licence": text, "extra": {"labels": {text: text}}}
+        assert pin_all({"sources": [free]}) == {"sources": [free]}
     source["paths"] = ["hf://datasets/org/none/*"]
     with pytest.raises(
         ConfigError, match=r"^corpus\.sources\.0\.paths\.0: hf://datasets/org/none/\*"
     ):
         validate(Recipe, recipe)
+
+
+def test_every_key_that_takes_files_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rungwise.core.storage.hub.pin", lambda uri, commits: f"{uri} pinned")
+    rows = [line.split(" | ") for line in reference().splitlines() if line.startswith("| `")]
+    keys = {row[0].strip("| `") for row in rows if "list: text" in row[1] and "files" in row[3]}
+    keys -= {"skip_labels"}  # names of folders or files below those
+    assert len(keys) >= 3
+    for key in keys:
+        assert pin_all({key: ["hf://x"]}) == {key: ["hf://x pinned"]}, key
 
 
 @pytest.mark.parametrize("name", ["hf://org/model", "org/model"])

@@ -58,6 +58,8 @@ _LOOK_SECONDS = 1.0
 _STATUSES_OF_FILES = (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT)
 _COMMIT = re.compile("[0-9a-f]{40}")
 _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+# Only these keys of a recipe hold addresses; elsewhere, as in a licence, hf:// is text like any.
+_ADDRESS_KEYS = frozenset({"path", "paths", "train", "validation", "test", "initial"})
 
 
 class BoundedFile(io.FileIO):
@@ -95,23 +97,26 @@ def is_hub(uri: str) -> bool:
 
 
 def pin_all(value: Any) -> Any:
-    """Pin every address of the hub in plain data, those of one repository to the same commit.
+    """Pin every address of the hub in a recipe, those of one repository to the same commit.
     Raises ConfigError, naming the dotted key, where `pin` raises."""
     commits: dict[tuple[str, str, str | None], str] = {}
 
-    def pinned(item: Any, key: str) -> Any:
-        if isinstance(item, str) and is_hub(item):
+    def pin_below(item: Any, key: str, name: str) -> Any:
+        if isinstance(item, str) and is_hub(item) and name in _ADDRESS_KEYS:
             try:
                 return pin(item, commits)
             except UserError as error:
                 raise ConfigError(f"{key}: {error}") from error
         if isinstance(item, dict):
-            return {name: pinned(each, f"{key}.{name}".lstrip(".")) for name, each in item.items()}
+            return {
+                below: pin_below(child, f"{key}.{below}".lstrip("."), str(below).split(".")[-1])
+                for below, child in item.items()
+            }
         if isinstance(item, list | tuple):
-            return [pinned(each, f"{key}.{place}") for place, each in enumerate(item)]
+            return [pin_below(child, f"{key}.{i}", name) for i, child in enumerate(item)]
         return item
 
-    return pinned(value, "")
+    return pin_below(value, "", "")
 
 
 def pin(uri: str, commits: dict[tuple[str, str, str | None], str] | None = None) -> str:
