@@ -23,8 +23,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: $(VENV)/.dev ## run the tests, without the slow ones
 	$(PYTEST) -m "not slow" -n 3 --dist loadfile
 
-test-all: $(VENV)/.dev ## run every test; the slow ones one by one, since some measure memory
-	$(PYTEST) -m "not slow" -n 3 --dist loadfile
+test-all: $(VENV)/.dev ## run every test, on new random inputs; the slow ones one by one, since some measure memory
+	$(PYTEST) -m "not slow" -n 3 --dist loadfile --hypothesis-profile=search
 	$(PYTEST) -m slow
 
 docs: $(VENV)/.dev ## build the documentation as a site in dist/docs; a dead link is an error

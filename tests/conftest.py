@@ -39,8 +39,10 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A script's shell has what it starts with & ignore Ctrl-C, and so would what tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# An example's time is that of the machine.
-hypothesis.settings.register_profile("rungwise", deadline=None)
+# An example's time is that of the machine. `make test` draws the same examples each time, so that
+# a failure is of the change; `make test-all` draws others (--hypothesis-profile=search).
+hypothesis.settings.register_profile("search", deadline=None, derandomize=False)
+hypothesis.settings.register_profile("rungwise", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("rungwise")
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     # Two processes that compile at once have been seen to read each other's files half written.
