@@ -12,7 +12,6 @@ Everything is written with the platform's own corpus functions: Parquet shards w
 that a stage can read them; and as plain text, a sentence a line, for the peers.
 """
 
-import io
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_builder import RangeBuilder, read_range
 from rungwise.corpus.building.range_task import write_training_shards
+from rungwise.corpus.cleaning.overlap import add_passages
 from rungwise.corpus.config import (
     CorpusConfig,
     DocumentRules,
@@ -172,12 +172,12 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
             if num_bytes >= megabytes * 1e6:
                 return finish("corpus", target, summarise_reports([*reports[0], *reports[1]]))
             builder = RangeBuilder(rules, "benchmark")
-            tables = builder.tables(changed(base, row.file, copy))
+            tables = map(add_passages, builder.tables(changed(base, row.file, copy)))
             part = f"part-{len(reports[0]):05}"
             split, place = HeldOutSplit(threshold=0), target / part
-            report, _ = write_training_shards(
-                "benchmark", tables, no_positions, rules, split, place, io.BytesIO()
-            )
+            report = write_training_shards(
+                "benchmark", tables, no_positions, rules, split, place
+            ).report
             report.files = [
                 file.model_copy(update={"file": f"{part}/{file.file}"}) for file in report.files
             ]

@@ -29,6 +29,7 @@ from rungwise.corpus.config import (
 from rungwise.corpus.readers import pydocs, streams
 
 KEY_CHARACTERS = 32
+_FORM = 1  # of the files that hold what was read of a piece (building/range_task.py)
 # Rules that are applied after reading.
 _LATER = ("sources", "shard_megabytes", "deduplicate", "overlap", "skip_limit")
 
@@ -177,7 +178,7 @@ def name_pieces(
         else:
             digests = hash_files(files, source_key(index, "paths"))
         of_file = dict(zip(files, digests, strict=True))
-        described = [version, rules, index, name, plain["sources"][index]]
+        described = [version, _FORM, rules, index, name, plain["sources"][index]]
         settings = fingerprint(described, KEY_CHARACTERS)
         for range in own:
             pieces = []

@@ -273,12 +273,13 @@ def test_near_duplicates_of_old_text_are_dropped_from_the_new_and_documents_keep
 
 
 NOTHING = np.empty((0, 3), np.int64)
-SPLIT = HeldOutSplit(1 << 63)
+SPLIT = HeldOutSplit(1 << 63, longest=1000)
 
 
 @pytest.fixture
 def staged(tmp_path: Path) -> tuple[RangeTask, Range]:
-    (tmp_path / "a.txt").write_text("\n".join(made_up_sentences(0, 60)))
+    long = " ".join(made_up_sentences(1, 200))  # is cut
+    (tmp_path / "a.txt").write_text("\n".join([*made_up_sentences(0, 60), long]))
     source = {"kind": "text", "paths": [str(tmp_path / "a.txt")], "documents": "line"}
     config = validate(CorpusConfig, {"sources": [source], "minimum_characters": 1})
     (range_,) = list_ranges(config)
@@ -308,7 +309,7 @@ def run_task(task: RangeTask, range_: Range) -> list[Any]:
 
 
 STAGED = (
-    "text.arrow keys.arrow held-out.arrow held-out.passages train.passages note.json "
+    "text.arrow keys.arrow held-out.arrow held-out.passages train.rows cut.passages note.json "
     "train-00000.parquet train.parquet validation.parquet"
 )
 

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +29,13 @@ from rungwise.corpus.building.range_builder import (
 )
 from rungwise.corpus.cleaning.duplicates import REASONS
 from rungwise.corpus.cleaning.overlap import (
+    PASSAGES,
     STANDS_IN_TRAINING,
-    hash_passages,
+    Passages,
+    add_passages,
     keep_sentences,
     mark_sentences,
+    read_passages,
 )
 from rungwise.corpus.config import CorpusConfig, DocumentRules, source_names
 from rungwise.corpus.document import SCHEMA, RawDocument
@@ -50,8 +53,19 @@ _POSITIONS = pa.schema([("range", pa.int32()), ("row", pa.int32()), ("index", pa
 _READ_FILE, _TRAIN_FILE = STAGING + "/{:05d}.read.json", STAGING + "/{:05d}.train"
 _TEXT_FILE, _KEYS_FILE = "text.arrow", "keys.arrow"
 _HELD_OUT_FILE, _HELD_OUT_PASSAGES = "held-out.arrow", "held-out.passages"
-_TRAIN_PASSAGES = "train.passages"
-_BYTES_AT_ONCE = 256 << 10  # of hashes of a range; new memory for more costs more than the look-up
+_TRAIN_ROWS, _CUT_PASSAGES = "train.rows", "cut.passages"
+_STAGED_SCHEMA = TEXT_SCHEMA.append(pa.field(PASSAGES, pa.list_(pa.uint64())))
+
+
+class TrainingShards(NamedTuple):
+    """The report of the training files of a range; the held-out documents, with passages; which of
+    all its documents, (N,), are training documents as they are; and the hashes of the passages of
+    what is left of the others for training, uint64."""
+
+    report: RangeReport
+    held_out: pa.Table
+    is_training: np.ndarray
+    cut_passages: np.ndarray
 
 
 def write_training_shards(
@@ -61,14 +75,13 @@ def write_training_shards(
     rules: DocumentRules,
     split: HeldOutSplit,
     output: Folder,
-    passages: BinaryIO,
-) -> tuple[RangeReport, pa.Table]:
-    """Write the training files of a range, none if it has no such documents, and the hashes of
-    their passages, uint64, to `passages`; return the report and the held-out documents. `tables`
-    come from `RangeBuilder`; `duplicates`, (N, 2), holds row and index of the reason, sorted;
+) -> TrainingShards:
+    """Write the training files of a range, none if it has no such documents. `tables` come from
+    `RangeBuilder`, with passages; `duplicates`, (N, 2), holds row and index of the reason, sorted;
     `split` says which documents are held out."""
     files = _SplitFiles(TRAIN, source, rules, output)
-    parts = [TEXT_SCHEMA.empty_table()]
+    parts = [_STAGED_SCHEMA.empty_table()]
+    masks, cut_passages = [np.empty(0, bool)], [np.empty(0, np.uint64)]
     begin = 0
     for table in tables:
         here = duplicates[np.searchsorted(duplicates[:, 0], begin) :]
@@ -79,12 +92,15 @@ def write_training_shards(
             text = table["sentences"][row].as_py()
             files.report.drop(REASONS[reason], table["id"][row].as_py(), text)
         begin += table.num_rows
-        table, held_out = split_documents(table.filter(pa.array(stays)), split, rules)
-        training = table.filter(pa.array(~held_out))
-        files.add(training)
-        passages.write(hash_passages(training["sentences"].to_pylist()).tobytes())
+        table, held_out, row = split_documents(table.filter(pa.array(stays)), split, rules)
+        files.add(table.drop_columns([PASSAGES]).filter(pa.array(~held_out)))
         parts.append(table.filter(pa.array(held_out)))
-    return files.close(), pa.concat_tables(parts)
+        masks.append(np.zeros(len(stays), bool))
+        masks[-1][np.flatnonzero(stays)[row[~held_out & (row >= 0)]]] = True
+        cut = table.filter(pa.array(~held_out & (row < 0)))
+        cut_passages.append(read_passages(cut).hashes)
+    held_out_rows, is_training = pa.concat_tables(parts), np.concatenate(masks)
+    return TrainingShards(files.close(), held_out_rows, is_training, np.concatenate(cut_passages))
 
 
 class _SplitFiles:
@@ -202,9 +218,10 @@ def write_tables(
         return file_digest(path)
 
 
-def open_tables(output: Folder, name: str) -> Any:
+def open_tables(output: Folder, name: str, fields: Sequence[int] = ()) -> Any:
+    """Open a file of `write_tables`, to read the columns with these numbers, or all."""
     source = output.open(name) if output.remote else pa.OSFile(str(output.local(name)))
-    return pa.ipc.open_file(source)
+    return pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=list(fields)))
 
 
 class _Rows(NamedTuple):
@@ -267,7 +284,7 @@ class RangeTask:
                 builder = RangeBuilder(self.config, self._source(range), share)
                 own = replace(range, files=piece.files)
                 source = read_range(own, self.config) if documents is None else documents
-                yield from builder.tables(source)
+                yield from map(add_passages, builder.tables(source))
                 keys.append(builder.keys)
                 end = first + builder.keys.num_rows
                 report = builder.report.to_plain()
@@ -275,7 +292,7 @@ class RangeTask:
                 first = end
 
         folder = self.shared[result]
-        files = {_TEXT_FILE: write_tables(folder, _TEXT_FILE, TEXT_SCHEMA, tables())}
+        files = {_TEXT_FILE: write_tables(folder, _TEXT_FILE, _STAGED_SCHEMA, tables())}
         files[_KEYS_FILE] = write_tables(folder, _KEYS_FILE, KEYS_SCHEMA, keys)
         self.shared.write(result, content, files)
         return content
@@ -292,10 +309,11 @@ class RangeTask:
                 tables.append(reader.read_all()[rows.first : rows.end])
         return pa.concat_tables(tables).combine_chunks()
 
-    def tables(self, number: int) -> Iterator[pa.Table]:
-        """Yield the documents of a staged range."""
+    def tables(self, number: int, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
+        """Yield the documents of a staged range, with these columns or all."""
+        fields = [_STAGED_SCHEMA.get_field_index(name) for name in columns]
         for rows in self._rows(number):
-            with open_tables(self.shared[rows.result], _TEXT_FILE) as reader:
+            with open_tables(self.shared[rows.result], _TEXT_FILE, fields) as reader:
                 place = 0
                 for number in range(reader.num_record_batches):
                     batch = reader.get_batch(number)
@@ -305,7 +323,7 @@ class RangeTask:
                         yield pa.Table.from_batches([part])
 
     def document_id(self, number: int, row: int) -> str:
-        for table in self.tables(number):
+        for table in self.tables(number, ["id"]):
             if row < table.num_rows:
                 return table["id"][row].as_py()
             row -= table.num_rows
@@ -328,18 +346,18 @@ class RangeTask:
         if (report := self.shared.read(result)) is None:
             folder, source = self.shared[result], self._source(range)
             tables = self.tables(range.number)
-            with folder.staged(_TRAIN_PASSAGES) as path:
-                with path.open("wb") as passages:
-                    written, table = write_training_shards(
-                        source, tables, duplicates, self.config, split, folder, passages
-                    )
-                files = {**written.sha256, _TRAIN_PASSAGES: file_digest(path)}
-            held_out = write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [table])
-            hashes = hash_passages(table["sentences"].to_pylist())
-            folder.write_bytes(_HELD_OUT_PASSAGES, hashes.tobytes())
-            files |= {_HELD_OUT_FILE: held_out, _HELD_OUT_PASSAGES: _digest(hashes)}
-            report = written.to_plain()
-            self.shared.write(result, report, files)
+            shards = write_training_shards(source, tables, duplicates, self.config, split, folder)
+            held_out = shards.held_out.drop_columns([PASSAGES])
+            files = {_HELD_OUT_FILE: write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [held_out])}
+            for name, array in (
+                (_HELD_OUT_PASSAGES, read_passages(shards.held_out).hashes),
+                (_TRAIN_ROWS, shards.is_training),
+                (_CUT_PASSAGES, shards.cut_passages),
+            ):
+                folder.write_bytes(name, array.tobytes())
+                files[name] = _digest(array)
+            report = shards.report.to_plain()
+            self.shared.write(result, report, files | shards.report.sha256)
         self.output.write_bytes(_TRAIN_FILE.format(range.number), result.encode(), durable=False)
         return self._place_shards(result, range, report)
 
@@ -365,12 +383,16 @@ class RangeTask:
         """Return the number of hashes in `held_out_passages`, which are not read."""
         return self._training(number).size(_HELD_OUT_PASSAGES) // np.uint64().itemsize
 
-    def training_passages(self, number: int) -> Iterator[np.ndarray]:
-        """Yield the hashes of the passages of a range's training documents, (N,) uint64, in
-        parts."""
-        with self._training(number).open(_TRAIN_PASSAGES) as file:
-            while part := file.read(_BYTES_AT_ONCE):
-                yield np.frombuffer(part, np.uint64)
+    def training_passages(self, number: int) -> Iterator[tuple[Passages, np.ndarray]]:
+        """Yield the passages of a range's documents in parts, and which of these documents, (D,),
+        are training documents."""
+        training = self._training(number)
+        is_training, begin = np.frombuffer(training.read_bytes(_TRAIN_ROWS), bool), 0
+        for table in self.tables(number, [PASSAGES]):
+            yield read_passages(table), is_training[begin : begin + table.num_rows]
+            begin += table.num_rows
+        cut = np.frombuffer(training.read_bytes(_CUT_PASSAGES), np.uint64)
+        yield Passages(cut, np.array([len(cut)])), np.ones(1, bool)
 
     def write_held_out(self, range: Range, passages: np.ndarray, keep_repeats: bool) -> RangeReport:
         """Write the validation files of a range; return the report. `passages` are positions

@@ -3,7 +3,7 @@ sentences of five words or more, runs of 13 words (Brown et al. 2020, arXiv:2005
 and paragraphs of which 70 % stands in training by these. Words are runs of letters and digits in
 any case, and single characters of scripts without blanks.
 
-N passages: runs of words, then sentences
+N passages of documents in order: of each the runs of words, then the sentences
 """
 
 import re
@@ -19,6 +19,7 @@ from rungwise.corpus.cleaning.quality import is_word, is_word_alone
 from rungwise.corpus.document import Document, text_length
 
 STANDS_IN_TRAINING = "stands in training"
+PASSAGES = "passages"  # the column of `add_passages`
 TRAINING = -1  # in the place of a range
 _RUN_WORDS = 13
 _SENTENCE_WORDS = 5
@@ -28,6 +29,7 @@ ROW_BYTES = 24
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _BATCH_CHARACTERS = 1 << 20
 _SLICE_CHARACTERS = 1 << 16  # the arrays of more leave the processor's cache
+_HASHES_AT_ONCE = 1 << 15  # new memory for more costs more than the look-up
 _GAP = re.compile("[ \n]")
 _NONE = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
 
@@ -175,21 +177,62 @@ def add_hashes(members: np.ndarray, hashes: np.ndarray) -> None:
             byte, bits = byte[is_unset], bits[is_unset]
 
 
-def hash_passages(documents: Iterable[Sequence[str]]) -> np.ndarray:
-    """Hash the passages of documents, given by their sentences: (N,) uint64, in order."""
-    hashes = [np.empty(0, np.uint64)]
+class Passages(NamedTuple):
+    """The hashes of the passages of D documents, (N,) uint64, and where each ends, (D,) int64."""
+
+    hashes: np.ndarray
+    ends: np.ndarray
+
+
+def _hash_batch(lines: Sequence[str]) -> tuple[WordRuns, np.ndarray]:
+    """Hash the passages of sentences with marks between documents: passages and the number of each
+    one's document, (N,), by which they are sorted."""
+    words = hash_words(lines)
+    parts = hash_runs(words, _RUN_WORDS), hash_lines(words, _SENTENCE_WORDS)
+    passages = WordRuns(*map(np.concatenate, zip(*parts, strict=True)))
+    document = np.cumsum(np.array([line == DOCUMENT for line in lines], bool))[passages.first]
+    order = np.argsort(document, kind="stable")
+    return WordRuns(*(column[order] for column in passages)), document[order]
+
+
+def hash_passages(documents: Iterable[Sequence[str]]) -> Passages:
+    """Hash the passages of documents, given by their sentences."""
+    hashes, counts = [_NONE[0]], [_NONE[1]]
     for lines in batch_sentences(documents):
-        words = hash_words(lines)
-        hashes += [hash_runs(words, _RUN_WORDS).hashes, hash_lines(words, _SENTENCE_WORDS).hashes]
-    return np.concatenate(hashes)
+        passages, document = _hash_batch(lines)
+        hashes.append(passages.hashes)
+        counts.append(np.bincount(document, minlength=lines.count(DOCUMENT)))
+    return Passages(np.concatenate(hashes), np.cumsum(np.concatenate(counts)))
 
 
-def select_common(parts: Iterable[np.ndarray], held_out: np.ndarray) -> np.ndarray:
-    """Return the distinct hashes of training passages, given in parts, that may stand in held-out
-    documents too, of which `held_out` is a filter."""
-    common = [passages[_find_members(held_out, passages)] for passages in parts]
+def add_passages(table: pa.Table) -> pa.Table:
+    """Add a column with the hashes of the passages of each document."""
+    passages = hash_passages(table["sentences"].to_pylist())
+    offsets = pa.array(np.insert(passages.ends, 0, 0), pa.int32())
+    return table.append_column(PASSAGES, pa.ListArray.from_arrays(offsets, passages.hashes))
+
+
+def read_passages(table: pa.Table) -> Passages:
+    """Return the passages of a table of `add_passages`."""
+    column = table[PASSAGES].combine_chunks()
+    offsets = column.offsets.to_numpy()
+    hashes = column.values.to_numpy()[offsets[0] : offsets[-1]]
+    return Passages(hashes, offsets[1:] - offsets[0])
+
+
+def select_common(parts: Iterable[tuple[Passages, np.ndarray]], held_out: np.ndarray) -> np.ndarray:
+    """Return the distinct hashes of training passages that may stand in held-out documents too, of
+    which `held_out` is a filter. Of each part, the documents that are marked, (D,), are training
+    documents."""
+    common = [_NONE[0]]
+    for (hashes, ends), is_training in parts:
+        for begin in range(0, len(hashes), _HASHES_AT_ONCE):
+            part = hashes[begin : begin + _HASHES_AT_ONCE]
+            index = _find_members(held_out, part)
+            document = np.searchsorted(ends, begin + index, "right")
+            common.append(part[index[is_training[document]]])
     # Sorted, since np.unique of integers builds a table of hashes, which takes far longer.
-    hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *common]))
+    hashes = np.sort(np.concatenate(common))
     return hashes[np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]]
 
 
@@ -235,16 +278,13 @@ def mark_sentences(table: pa.Table, passages: np.ndarray) -> np.ndarray:
     paragraphs = np.cumsum(starts_paragraph)
     line = 0
     for lines in batch_sentences(table["sentences"].to_pylist()):
-        words = hash_words(lines)
-        runs, whole = hash_runs(words, _RUN_WORDS), hash_lines(words, _SENTENCE_WORDS)
-        end = begin + len(runs.hashes) + len(whole.hashes)
-        hits = np.isin(np.arange(begin, end), passages)
-        in_run, in_sentence = np.split(hits, [len(runs.hashes)])
+        (_, first, last), _ = _hash_batch(lines)
+        end = begin + len(first)
+        is_hit = np.isin(np.arange(begin, end), passages)
         change = np.zeros(len(lines) + 1, np.int64)
-        np.add.at(change, runs.first[in_run], 1)
-        np.add.at(change, runs.last[in_run] + 1, -1)
+        np.add.at(change, first[is_hit], 1)
+        np.add.at(change, last[is_hit] + 1, -1)
         mark = np.cumsum(change)[:-1] > 0
-        mark[whole.first[in_sentence]] = True
         marks.append(_add_paragraphs(mark, lines, paragraphs[line : line + len(lines)]))
         begin, line = end, line + len(lines)
     return np.concatenate(marks)
@@ -253,8 +293,8 @@ def mark_sentences(table: pa.Table, passages: np.ndarray) -> np.ndarray:
 def mark_repeats(table: pa.Table, training: Iterable[Sequence[str]]) -> np.ndarray:
     """Mark the sentences (S,) of held-out documents, which `table` holds, that stand in training
     documents, given by their sentences; in memory."""
-    passages = hash_passages(table["sentences"].to_pylist())
-    repeated = np.isin(passages, hash_passages(training))
+    passages = hash_passages(table["sentences"].to_pylist()).hashes
+    repeated = np.isin(passages, hash_passages(training).hashes)
     return mark_sentences(table, np.flatnonzero(repeated))
 
 
