@@ -169,14 +169,12 @@ def name_variant(recipe: Recipe, name: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         own = [f"{key}." for key in recipe.variants[name]]
-        raise error.with_changes(
-            {
-                f"variants.{name}.{key}"
-                if any(f"{key}.".startswith(each) or each.startswith(f"{key}.") for each in own)
-                else key: value
-                for key, value in error.changes.items()
-            }
-        ) from error
+
+        def rename(key: str) -> str:
+            below = any(f"{key}.".startswith(each) or each.startswith(f"{key}.") for each in own)
+            return f"variants.{name}.{key}" if below else key
+
+        raise error.rename_keys(rename) from error
 
 
 def _finetune_config(
@@ -202,11 +200,8 @@ def _finetune_config(
         check(settings, info, config.model, config.objective)
     except ConfigError as error:
         own_of_task = {f"{_FINETUNE}{key}" for key in entry.finetune} - changes.keys()
-        raise error.with_changes(
-            {
-                f"tasks.{task}.{key}" if key in own_of_task else key: value
-                for key, value in error.changes.items()
-            }
+        raise error.rename_keys(
+            lambda key: f"tasks.{task}.{key}" if key in own_of_task else key
         ) from error
     if recipe.sweep is not None:
         check_values(SweepStageConfig(finetune=settings, sweep=recipe.sweep), info)

@@ -7,6 +7,7 @@ worker takes equally many.
 B batch
 """
 
+import bisect
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -210,14 +211,13 @@ def is_read(name: str) -> bool:
 
 @dataclass(frozen=True)
 class DataPhase:
-    """The instances that a run reads from one step on; `name` is that of the input. In a mixture,
-    what a member reads at its `steps`, which are ascending."""
+    """The instances that a run reads at these steps, which are ascending; `name` is that of the
+    input, `member` the objective of a mixture whose steps they are."""
 
     name: str
-    first_step: int
+    steps: range | NDArray[np.int64]
     instances: Artifact
     member: str | None = None
-    steps: NDArray[np.int64] | None = None
 
     @cached_property
     def summary(self) -> InstancesSummary:
@@ -229,6 +229,11 @@ class DataPhase:
         length = self.summary.sequence_length
         assert length is not None, f"{self.instances.fingerprint} has no rows to train on"
         return length
+
+    @property
+    def first_step(self) -> int:
+        """The step from which on the run reads rows of this length; 0 in a mixture."""
+        return 0 if self.member else int(self.steps[0])
 
     def config(self, run: GradientFit) -> GradientFit:
         """The config of its steps."""
@@ -242,10 +247,8 @@ class DataPhase:
         return run.objective if self.member is None else members[self.member]
 
     def count(self, steps: int) -> int:
-        """How many of the first `steps` steps of the run read these instances, whatever follows."""
-        if self.steps is None:
-            return max(0, steps - self.first_step)
-        return int(np.searchsorted(self.steps, steps))
+        """How many of the first `steps` steps of the run read these instances."""
+        return bisect.bisect_left(self.steps, steps)
 
     def order(self, config: GradientFit) -> Order:
         """The order in which a run reads these instances."""
@@ -281,32 +284,26 @@ def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list
         names = member_names(str(settings.objective))
         turns, place = settings.draw_turns(names), {name: n for n, name in enumerate(names)}
         return [
-            DataPhase(input_, 0, inputs[input_], name, np.flatnonzero(turns == place[name]))
+            DataPhase(input_, np.flatnonzero(turns == place[name]), inputs[input_], name)
             for name in names
             for input_ in [READ_BY_NAME[0] if not place[name] else MIXED_INSTANCES + name]
         ]
-    starts = [0] if settings.longer_share is None else [0, settings.first_longer_step]
+    cut = settings.first_longer_step
+    steps = (range(cut), range(cut, settings.steps))
     return [
-        DataPhase(name, first, inputs[name])
-        for name, first in zip(READ_BY_NAME, starts, strict=False)
+        DataPhase(name, each, inputs[name])
+        for name, each in zip(READ_BY_NAME, steps, strict=True)
+        if each
     ]
 
 
 def count_epochs(config: GradientFit, turns: Sequence[DataPhase], steps: int) -> float:
     """How many epochs of the instances the first `steps` steps read, summed over the turns."""
     return sum(
-        count * size / rows_per_epoch(config, turn.summary.instances.train, size)
-        for turn, count in count_steps(turns, steps)
+        turn.count(steps) * size / rows_per_epoch(config, turn.summary.instances.train, size)
+        for turn in turns
         for size in [turn.config(config).pretrain.global_batch_size]
     )
-
-
-def count_steps(turns: Sequence[DataPhase], steps: int) -> list[tuple[DataPhase, int]]:
-    """How many of the first `steps` steps read the instances of each turn."""
-    if turns[0].steps is not None:
-        return [(turn, turn.count(steps)) for turn in turns]
-    ends = [*(turn.first_step for turn in turns[1:]), steps]
-    return [(turn, turn.count(min(end, steps))) for turn, end in zip(turns, ends, strict=True)]
 
 
 def rows_per_epoch(config: GradientFit, instances: int, global_batch_size: int) -> int:
@@ -354,7 +351,7 @@ def _open_phase(config: GradientFit, turn: DataPhase, first_length: int, worker:
         return read_batches(validation_source, count, share, micro_batch_size, settings.seed)
 
     return Phase(
-        lambda number: turn.first_step <= number and turn.count(number + 1) > turn.count(number),
+        lambda number: turn.count(number + 1) > turn.count(number),
         objective,
         turn.length,
         settings.global_batch_size,

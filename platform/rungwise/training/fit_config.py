@@ -227,10 +227,6 @@ class PretrainStageConfig(Config):
         """The objective of the run."""
         return self.model.objective(self.pretrain.objective)
 
-    def identity(self) -> dict[str, Any]:
-        """The keys that decide the artifact: all but those that are only watched."""
-        return FitConfig(self.model, self.pretrain).identity()
-
 
 def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
     """Return `pretrain`, which may be unvalidated. Raises ConfigError if the family does not take
@@ -292,8 +288,6 @@ def find_earlier(
     config: GradientFit, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> EarlierRun | None:
     """The finished run with a checkpoint of the most shared steps; inputs are fingerprints."""
-    if not config.pretrain.shared_steps:
-        return None
     own = _shared_facts(config, inputs)
     earlier: dict[int, EarlierRun] = {}
     for artifact in finished:
@@ -365,7 +359,7 @@ PRETRAIN = StageType(
     VERSION,
     pretrain_model,
     PretrainSummary,
-    identity=PretrainStageConfig.identity,
+    identity=lambda config: FitConfig(config.model, config.pretrain).identity(),
     goes_on_from=plan_earlier,
     trunk=find_trunk,
     resumes=True,

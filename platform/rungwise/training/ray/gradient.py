@@ -28,7 +28,7 @@ from rungwise.ray_private import ControllerCallback, ResizingState
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules
 from rungwise.training.config import GradientFit
-from rungwise.training.feed import DataPhase, count_epochs, count_steps, list_turns, rows_per_epoch
+from rungwise.training.feed import DataPhase, count_epochs, list_turns, rows_per_epoch
 from rungwise.training.fit_config import BESIDE, check_rows, find_earlier, list_finished_runs
 from rungwise.training.initial import (
     INITIAL,
@@ -129,10 +129,10 @@ def count_sources(
     instances: Counter[str] = Counter()
     lengths: Counter[str] = Counter()
     epochs: defaultdict[str, float] = defaultdict(float)
-    for turn, count in count_steps(turns, steps):
+    for turn in turns:
         files = turn.summary.split_files("train")
         sizes = turn.summary.instances_by_source("train")
-        rows = count * turn.config(config).pretrain.global_batch_size
+        rows = turn.count(steps) * turn.config(config).pretrain.global_batch_size
         for name, size in sizes.items():
             number = round(rows * size / sum(sizes.values()))
             whole = sum(row.tokens for row in files if row.source == name)
