@@ -29,11 +29,9 @@ from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.config import CorpusConfig, PydocsSource
 from rungwise.evaluation.comparison.summary import CompareConfig
 from rungwise.evaluation.suites.measure import MeasureConfig
-from rungwise.models.device import shapes_only
-from rungwise.models.transformer.block import parameter_count
 from rungwise.tasks.config import FilesTaskConfig, MadeTaskConfig, ParagraphTaskConfig
 from rungwise.tokenizer.token_stage import TokensConfig
-from rungwise.training.estimate import Measures, memory_estimate, training_cost
+from rungwise.training.estimate import Measures, estimate_run
 from rungwise.training.feed import READ_BY_NAME
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.throughput import matmul_rate
@@ -138,11 +136,8 @@ def _training_work(stage: Stage, config: PretrainStageConfig, compute: ComputeCo
     settings = require_gradient(config, "steps")
     kinds: list[Any] = [stage.inputs[name].config for name in READ_BY_NAME if name in stage.inputs]
     measures = [Measures.planned(kind, _vocabulary(stage)) for kind in kinds]
-    with shapes_only():
-        parameters = parameter_count(family.build(_vocabulary(stage), settings.objective))
-    rows = min(compute.micro_batch_size, settings.pretrain.global_batch_size)
-    memory = memory_estimate(settings, measures[0], compute, parameters, rows)
-    tokens, operations = (cost := training_cost(settings, measures)).tokens, cost.flops_per_token
+    run = estimate_run(settings, measures, compute)
+    memory, operations = run.memory_bytes_a_device, run.training.flops_per_token
     workers: float = compute.num_workers
     if compute.num_workers > 1:
         workers *= _SHARED
@@ -151,8 +146,8 @@ def _training_work(stage: Stage, config: PretrainStageConfig, compute: ComputeCo
         key = "gpu"  # whose speed only a measurement tells
     return Work(
         key,
-        tokens * max(operations, _LEAST_OPERATIONS) / 1e9 / workers,
-        parameters,
+        run.training.tokens * max(operations, _LEAST_OPERATIONS) / 1e9 / workers,
+        run.parameters,
         memory * compute.num_workers,
         settings.pretrain.max_seconds or math.inf,
     )

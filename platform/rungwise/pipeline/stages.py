@@ -182,7 +182,6 @@ def pretrain_config(recipe: Recipe) -> PretrainStageConfig:
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     """Corpus, tokenizer, tokens, instances and longer ones if any, of the last step; inputs come
     first. Tokens of labelled pairs are those of a task, which is then among the stages."""
-    recipe.require("builds instances", "instances")
     step, text = recipe.training_steps[-1], TokensConfig(share=recipe.text_share)
     return _instances_stages(recipe, _tokenizer_stage(recipe), step, None, text)
 

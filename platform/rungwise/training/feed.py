@@ -259,19 +259,59 @@ class DataPhase:
         return ReadOrder(rows, settings.seed, settings.order)
 
 
-@dataclass(frozen=True)
 class Phase:
-    """Steps that read one set of instances; `reads` tells whether a step does."""
+    """Steps that read one set of instances, as one worker takes them."""
 
-    reads: Callable[[int], bool]
-    objective: Objective
-    sequence_length: int
-    global_batch_size: int
-    step: Callable[[int], StepBatch]  # takes the number of a step of the run
-    validation: Callable[[], list[Batch[Tensor]]]  # this worker's part; the same each time
-    tokens_per_byte: float | None = None  # of held-out text predicted token by token
-    flops_per_token: float | None = None
-    streams: range | None = None  # those of this worker, if the model carries a state
+    def __init__(
+        self, run: GradientFit, turn: DataPhase, first_length: int, worker: Worker
+    ) -> None:
+        """Micro-batches have as many tokens as those of the first phase, of `first_length`."""
+        config, compute, group = turn.config(run), worker.compute, worker.group
+        settings, cache_bytes = config.pretrain, compute.shard_cache_megabytes << 20
+        self.objective = turn.objective(run)
+        self.sequence_length, self.global_batch_size = turn.length, settings.global_batch_size
+        self._turn, self._order, self._settings = turn, turn.order(config), settings
+        self._parts_of_a_batch = worker.parts_of_a_batch
+        self._train, self._validation = (
+            Source(InstanceReader(turn.instances, split, cache_bytes), compute.compile)
+            for split in ("train", "validation")
+        )
+        self._share = ShardShare(self.global_batch_size, group.rank, group.world_size)
+        size = scale_micro_batch(compute.micro_batch_size, first_length, turn.length)
+        self._micro_batch_size = size
+        # Those of this worker, if the model carries a state.
+        self.streams = self._share.rows if config.carries_state else None
+        # Of held-out text predicted token by token.
+        is_code_length = config.objective.is_code_length
+        self.tokens_per_byte = tokens_per_byte(turn.summary) if is_code_length else None
+        self.flops_per_token = config.model.flops_per_token(
+            turn.summary.vocab_size,
+            turn.length,
+            config.objective,
+            self._train.reader.config.masked_per_row,
+        )
+
+    def reads(self, step: int) -> bool:
+        """Whether a step of the run reads these instances."""
+        return self._turn.count(step + 1) > self._turn.count(step)
+
+    def step(self, number: int) -> StepBatch:
+        """The rows of this worker at that step of the run."""
+        return step_batch(
+            self._train,
+            self._order,
+            self._turn.count(number),
+            self._share,
+            self._micro_batch_size,
+            self._settings.seed,
+            self._parts_of_a_batch,
+        )
+
+    def validation(self) -> list[Batch[Tensor]]:
+        """This worker's part of the held-out instances; the same each time."""
+        read_batches = held_out_batches if self.streams is None else held_out_in_streams
+        count, seed = self._settings.validation_instances, self._settings.seed
+        return read_batches(self._validation, count, self._share, self._micro_batch_size, seed)
 
 
 def find_phase(phases: Sequence[Phase], step: int) -> Phase:
@@ -319,53 +359,7 @@ def scale_micro_batch(micro_batch_size: int, first_length: int, length: int) -> 
 
 def open_phases(config: GradientFit, turns: Sequence[DataPhase], worker: Worker) -> list[Phase]:
     """The phases of a run, ready to be read by this worker."""
-    return [_open_phase(config, turn, turns[0].length, worker) for turn in turns]
-
-
-def _open_phase(config: GradientFit, turn: DataPhase, first_length: int, worker: Worker) -> Phase:
-    objective, config = turn.objective(config), turn.config(config)
-    settings, compute, group = config.pretrain, worker.compute, worker.group
-    order, carries_state = turn.order(config), config.carries_state
-    cache_bytes = compute.shard_cache_megabytes << 20
-    train_source, validation_source = (
-        Source(InstanceReader(turn.instances, split, cache_bytes), compute.compile)
-        for split in ("train", "validation")
-    )
-    share = ShardShare(settings.global_batch_size, group.rank, group.world_size)
-    micro_batch_size = scale_micro_batch(compute.micro_batch_size, first_length, turn.length)
-
-    def step(number: int) -> StepBatch:
-        return step_batch(
-            train_source,
-            order,
-            turn.count(number),
-            share,
-            micro_batch_size,
-            settings.seed,
-            worker.parts_of_a_batch,
-        )
-
-    def validation() -> list[Batch[Tensor]]:
-        read_batches = held_out_in_streams if carries_state else held_out_batches
-        count = settings.validation_instances
-        return read_batches(validation_source, count, share, micro_batch_size, settings.seed)
-
-    return Phase(
-        lambda number: turn.count(number + 1) > turn.count(number),
-        objective,
-        turn.length,
-        settings.global_batch_size,
-        step,
-        validation,
-        tokens_per_byte(turn.summary) if config.objective.is_code_length else None,
-        config.model.flops_per_token(
-            turn.summary.vocab_size,
-            turn.length,
-            config.objective,
-            train_source.reader.config.masked_per_row,
-        ),
-        share.rows if carries_state else None,
-    )
+    return [Phase(config, turn, turns[0].length, worker) for turn in turns]
 
 
 def tokens_per_byte(summary: InstancesSummary) -> float:

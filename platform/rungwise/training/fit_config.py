@@ -274,7 +274,7 @@ def check_rows(
         )
 
 
-def require_gradient(config: PretrainStageConfig, purpose: str) -> GradientFit:
+def require_gradient(config: PretrainStageConfig | GradientFit, purpose: str) -> GradientFit:
     """The config of a fit by gradient, for `purpose`. Raises ConfigError for another kind."""
     return FitConfig(config.model, config.pretrain.require_gradient(purpose))
 
@@ -284,24 +284,44 @@ def read_training_config(pretrain: Artifact) -> PretrainStageConfig:
     return validate(PretrainStageConfig, pretrain.record["config"])
 
 
+def find_trunk(
+    config: PretrainStageConfig | GradientFit, inputs: Mapping[str, str]
+) -> Trunk | None:
+    """The settings and the number of the steps shared with longer runs: without what comes after
+    them; None if none are. Inputs are fingerprints."""
+    if not config.pretrain.shared_steps:
+        return None
+    blocks = plain(require_gradient(config, "steps").identity())
+    for key in ("steps", "longer_share"):
+        del blocks["pretrain"][key]
+    schedule = blocks["pretrain"]["optimizer"]["schedule"]
+    for key in ("decay_fraction", "decay_steps", "final_fraction"):
+        del schedule[key]
+    before = {name: value for name, value in inputs.items() if name != "longer_instances"}
+    return canonical_json({"config": blocks, "inputs": before}), config.pretrain.shared_steps
+
+
 def find_earlier(
-    config: GradientFit, inputs: Mapping[str, str], finished: Sequence[Artifact]
+    config: PretrainStageConfig | GradientFit,
+    inputs: Mapping[str, str],
+    finished: Sequence[Artifact],
 ) -> EarlierRun | None:
     """The finished run with a checkpoint of the most shared steps; inputs are fingerprints."""
-    own = _shared_facts(config, inputs)
+    if (trunk := find_trunk(config, inputs)) is None:
+        return None
+    model = plain(config.model)
     earlier: dict[int, EarlierRun] = {}
     for artifact in finished:
         facts = artifact.record["facts"]
-        if facts["version"] != VERSION or facts["config"]["model"] != own["config"]["model"]:
+        if facts["version"] != VERSION or facts["config"]["model"] != model:
             continue
-        before = require_gradient(read_training_config(artifact), "steps")
-        if canonical_json(_shared_facts(before, facts["inputs"])) != canonical_json(own):
+        before = find_trunk(read_training_config(artifact), facts["inputs"])
+        if before is None or before[0] != trunk[0]:
             continue
-        most = min(config.pretrain.shared_steps, before.pretrain.shared_steps)
         # Not verified: `Checkpoints.resume` skips a damaged one for the one before.
         folder = Folder(artifact.folder.uri) / "checkpoints"
         files = CheckpointFiles(CheckpointRules(folder, "", 1))
-        if steps := [step for step in files.steps() if step <= most]:
+        if steps := [step for step in files.steps() if step <= min(trunk[1], before[1])]:
             names = {"fingerprint": artifact.fingerprint, "label": artifact.label}
             earlier[steps[-1]] = EarlierRun(folder, steps[-1], names)
     return earlier[max(earlier)] if earlier else None
@@ -311,39 +331,17 @@ def plan_earlier(
     config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> ContinuableRun | None:
     """The same for a plan."""
-    if not config.pretrain.shared_steps:
-        return None
-    earlier = find_earlier(require_gradient(config, "steps"), inputs, finished)
+    earlier = find_earlier(config, inputs, finished)
     if earlier is None:
         return None
     name, label = earlier.names["fingerprint"], earlier.names["label"]
     return ContinuableRun(name, f"goes on from step {earlier.steps} of {label}-{name}")
 
 
-def find_trunk(config: PretrainStageConfig, inputs: Mapping[str, str]) -> Trunk | None:
-    """The settings and the number of steps shared with longer runs; None if none are."""
-    if not config.pretrain.shared_steps:
-        return None
-    facts = _shared_facts(require_gradient(config, "steps"), inputs)
-    return canonical_json(facts), config.pretrain.shared_steps
-
-
 def list_finished_runs(output: Folder) -> list[Artifact]:
     """The finished runs in the folder that holds `output`."""
     root, stage, _ = output.uri.rsplit("/", 2)
     return artifacts.list_artifacts(Folder.at(root), stage)
-
-
-def _shared_facts(config: GradientFit, inputs: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of the shared steps: without their number, and what comes after them."""
-    blocks = plain(config.identity())
-    for key in ("steps", "longer_share"):
-        del blocks["pretrain"][key]
-    schedule = blocks["pretrain"]["optimizer"]["schedule"]
-    for key in ("decay_fraction", "decay_steps", "final_fraction"):
-        del schedule[key]
-    before = {name: value for name, value in inputs.items() if name != "longer_instances"}
-    return {"config": blocks, "inputs": before}
 
 
 def pretrain_model(

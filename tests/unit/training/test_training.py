@@ -32,7 +32,14 @@ from tests.training_runs import (
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"model.dropout": 0.1}, {"pretrain.precision": "bfloat16"}], ids=str
+    "changes",
+    [
+        {},
+        {"model.dropout": 0.1},
+        {"pretrain.precision": "bfloat16"},
+        {"pretrain.average": {"steps": 6}},
+    ],
+    ids=str,
 )
 def test_a_killed_run_ends_with_the_bits_of_an_undisturbed_one(
     instances: Artifact, tmp_path: Path, changes: dict[str, Any]

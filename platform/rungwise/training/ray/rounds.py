@@ -302,11 +302,9 @@ def pretrain_by_cooccurrence(
     tokens = TokensSummary.of(artifact)
     family = cast(CooccurrenceFamily, config.model)
     counts_V = count_tokens(artifact, settings, context)
-
-    def count(text: TokenisedText) -> Any:
-        return family.count(text, counts_V)
-
-    parts, tasks = count_parts(artifact, count, family.split, family.merge, context)
+    parts, tasks = count_parts(
+        artifact, lambda text: family.count(text, counts_V), family.split, family.merge, context
+    )
     table = merge_parts(parts, tasks, family.merge)
     cells = ray.put(family.cells(table, tokens.vocab_size))
     del table
