@@ -182,19 +182,15 @@ def _text_megabytes(stage: Stage) -> float:
     )
     if stage.name == "tokenizer":
         total = min(total, getattr(stage.config, "sample_megabytes", total))
-    return total * (
-        tokens.config.share if tokens and isinstance(tokens.config, TokensConfig) else 1
-    )
+    share = tokens.config.share if tokens and isinstance(tokens.config, TokensConfig) else 1
+    return total * share
 
 
 def _file_megabytes(paths: str | Sequence[str]) -> float:
-    files = [
-        file for path in ([paths] if isinstance(paths, str) else paths) for file in find_files(path)
-    ]
-    return (
-        sum(file.size_bytes * (_UNPACKED if file.name.endswith(_PACKED) else 1) for file in files)
-        / 1e6
-    )
+    patterns = [paths] if isinstance(paths, str) else paths
+    files = [file for pattern in patterns for file in find_files(pattern)]
+    factors = (_UNPACKED if file.name.endswith(_PACKED) else 1 for file in files)
+    return sum(file.size_bytes * factor for file, factor in zip(files, factors, strict=True)) / 1e6
 
 
 def _trained(pretrain: Stage) -> PretrainStageConfig:

@@ -85,10 +85,9 @@ def resolve_variants(recipe: Recipe) -> list[ExperimentVariant]:
         for name in names:
             changes = recipe.variants[name]
             with name_variant(recipe, name):
-                settings = _finetune_config(
+                finetune[name][task] = _finetune_config(
                     recipes[name], changes, task, entry, configs[name], name
                 )
-            finetune[name][task] = settings
         evaluate = recipe.evaluate
         picks = [("keep", evaluate.keep)] if evaluate and evaluate.keep else []
         if evaluate and evaluate.label_budgets:
@@ -113,10 +112,8 @@ def resolve_variants(recipe: Recipe) -> list[ExperimentVariant]:
     if recipe.match_pretraining == "flops":
         recipes = _match_flops(recipes)
     return [
-        ExperimentVariant(
-            name=name, recipe=each, other_seeds=_reseed(each, name), finetune=settings
-        )
-        for (name, each), settings in zip(recipes.items(), finetune.values(), strict=True)
+        ExperimentVariant(name, each, _reseed(each, name), finetune[name])
+        for name, each in recipes.items()
     ]
 
 

@@ -54,9 +54,9 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     config = ClaimsConfig(measured=measured, counted=counted)
     claims = CLAIMS.stage(config, {stage.display_name: stage for stage in judged})
     stages = experiment.stages | {claims.display_name: claims}
-    graph = Graph.of(stages.values())
-    for search in recipe.searches.values():
-        graph.include(search)
+    graph = Graph()
+    for stage in [*stages.values(), *recipe.searches.values()]:
+        graph.include(stage)
     at: dict[str, Stage] = {}
     if recipe.curve:
         curve = plan_curve(graph, recipe, variants, experiment.measured)

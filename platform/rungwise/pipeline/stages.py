@@ -51,14 +51,6 @@ class Graph:
     stages: dict[str, Stage] = field(default_factory=dict)
     _by_fingerprint: dict[str, Stage] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, stages: Iterable[Stage]) -> Graph:
-        """The graph of these stages under their own titles, inputs first."""
-        graph = cls()
-        for stage in stages:
-            graph.include(stage)
-        return graph
-
     def include(self, stage: Stage) -> None:
         """Add a stage and all before it under their own titles."""
         for source in stage.inputs.values():

@@ -12,7 +12,6 @@ from rungwise.core.configuration.config import Config, block_kind, union_members
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import ContinuableRun, StageType, Trunk
@@ -336,12 +335,6 @@ def plan_earlier(
         return None
     name, label = earlier.names["fingerprint"], earlier.names["label"]
     return ContinuableRun(name, f"goes on from step {earlier.steps} of {label}-{name}")
-
-
-def list_finished_runs(output: Folder) -> list[Artifact]:
-    """The finished runs in the folder that holds `output`."""
-    root, stage, _ = output.uri.rsplit("/", 2)
-    return artifacts.list_artifacts(Folder.at(root), stage)
 
 
 def pretrain_model(
