@@ -77,23 +77,13 @@ def count_works(rows: Sequence[Planned], compute: ComputeConfig) -> dict[str, Wo
     for row in rows:
         stage, work = row.stage, _count_work(row.stage, compute)
         others = [each.stage.trunk for each in rows if stage.continues(each.stage)]
-        done = max((trunk[1] for trunk in others if trunk), default=_earlier_steps(row))
+        finished = row.earlier.steps if row.earlier else 0
+        done = max((trunk[1] for trunk in others if trunk), default=finished)
         if work and done and isinstance(stage.config, PretrainStageConfig):
             steps = require_gradient(stage.config, "steps").pretrain.steps
             work = work._replace(units=work.units * (1 - done / steps))
         works[stage.display_name] = work
     return works
-
-
-def _earlier_steps(row: Planned) -> int:
-    """The steps of the finished run that a row would go on from."""
-    if row.earlier is None:
-        return 0
-    root = Folder.at(row.folder.uri.rsplit("/", 2)[0])
-    place = (row.stage.name, "", row.earlier.fingerprint)
-    earlier = artifacts.load(artifacts.find_folder(root, *place))
-    config = earlier and PretrainStageConfig.model_validate(earlier.record["config"])
-    return (config and config.pretrain.shared_steps) or 0
 
 
 def _count_work(stage: Stage, compute: ComputeConfig) -> Work | None:

@@ -29,7 +29,7 @@ from rungwise.models.fitting import (
     SolvedFamily,
 )
 from rungwise.models.losses.objectives import Objective
-from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules, EarlierRun
+from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.summary import PretrainSummary
 
@@ -304,12 +304,12 @@ def find_earlier(
     config: PretrainStageConfig | GradientFit,
     inputs: Mapping[str, str],
     finished: Sequence[Artifact],
-) -> EarlierRun | None:
+) -> ContinuableRun | None:
     """The finished run with a checkpoint of the most shared steps; inputs are fingerprints."""
     if (trunk := find_trunk(config, inputs)) is None:
         return None
     model = plain(config.model)
-    earlier: dict[int, EarlierRun] = {}
+    earlier: dict[int, ContinuableRun] = {}
     for artifact in finished:
         facts = artifact.record["facts"]
         if facts["version"] != VERSION or facts["config"]["model"] != model:
@@ -321,20 +321,8 @@ def find_earlier(
         folder = Folder(artifact.folder.uri) / "checkpoints"
         files = CheckpointFiles(CheckpointRules(folder, "", 1))
         if steps := [step for step in files.steps() if step <= min(trunk[1], before[1])]:
-            names = {"fingerprint": artifact.fingerprint, "label": artifact.label}
-            earlier[steps[-1]] = EarlierRun(folder, steps[-1], names)
+            earlier[steps[-1]] = ContinuableRun(artifact, steps[-1])
     return earlier[max(earlier)] if earlier else None
-
-
-def plan_earlier(
-    config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
-) -> ContinuableRun | None:
-    """The same for a plan."""
-    earlier = find_earlier(config, inputs, finished)
-    if earlier is None:
-        return None
-    name, label = earlier.names["fingerprint"], earlier.names["label"]
-    return ContinuableRun(name, f"goes on from step {earlier.steps} of {label}-{name}")
 
 
 def pretrain_model(
@@ -351,7 +339,7 @@ PRETRAIN = StageType(
     pretrain_model,
     PretrainSummary,
     identity=lambda config: FitConfig(config.model, config.pretrain).identity(),
-    goes_on_from=plan_earlier,
+    goes_on_from=find_earlier,
     trunk=find_trunk,
     resumes=True,
     trains_alone=lambda config, compute: config.pretrain.trains_alone(compute),

@@ -59,10 +59,14 @@ Trunk = tuple[str, int]  # what the work of several stages begins with, and how 
 
 @dataclass(frozen=True)
 class ContinuableRun:
-    """The finished artifact whose work a stage would continue. `line` says so to people."""
+    """The finished artifact whose work a stage would continue, from so many steps on."""
 
-    fingerprint: str
-    line: str
+    artifact: Artifact
+    steps: int
+
+    def __str__(self) -> str:
+        name = f"{self.artifact.label}-{self.artifact.fingerprint}"
+        return f"goes on from step {self.steps} of {name}"
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,7 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
             reason = GOES_ON
         else:
             own = [each for each in finished if each.label == label]
-            reason = earlier.line if earlier else _reason(stage, own, rows)
+            reason = str(earlier) if earlier else _reason(stage, own, rows)
         rows.append(Planned(stage, folder, None, reason, earlier))
     return rows
 
