@@ -168,7 +168,9 @@ def make_recipe(corpus: str, rungs: Iterable[str], root: str) -> Recipe:
 def list_stages(recipe: Recipe) -> list[Stage]:
     variants = resolve_variants(recipe)
     experiment = plan_experiment(recipe, variants)
-    graph = Graph.of(experiment.stages.values())
+    graph = Graph()
+    for stage in experiment.stages.values():
+        graph.include(stage)
     plan_curve(graph, recipe, variants, experiment.measured)
     return list(graph.stages.values())
 

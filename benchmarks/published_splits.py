@@ -227,7 +227,7 @@ def learn(
             vocab_size = InstancesSummary.of(held_out).vocab_size
             model = build_model(settings, vocab_size)
             model.load_state_dict(load_tensors(output, MODEL))
-            (phase,) = open_phases(settings, [DataPhase("instances", 0, held_out)], worker)
+            (phase,) = open_phases(settings, [DataPhase("instances", range(1), held_out)], worker)
             step = Step(
                 model,
                 settings.objective,

@@ -3,7 +3,6 @@
 import contextlib
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,13 +13,11 @@ Reply = tuple[int, dict[str, str], bytes]
 @dataclass
 class FileServer:
     """`find` returns the bytes at a path, None if there are none. `cuts` are, one a request, the
-    bytes after which the connection ends; `ranges` is whether it knows them; `pause` is the seconds
-    before each byte of a body."""
+    bytes after which the connection ends; `ranges` is whether it knows them."""
 
     find: Callable[[str], bytes | None]
     cuts: list[int] = field(default_factory=list)
     ranges: bool = True
-    pause: float = 0.0
     url: str = ""
     requests: list[tuple[str, str]] = field(default_factory=list)  # path, range
 
@@ -66,12 +63,7 @@ def serving(server: FileServer) -> Iterator[FileServer]:
             if not body:
                 return
             cut = server.cuts.pop(0) if server.cuts else len(data)
-            with contextlib.suppress(ConnectionError):
-                for at in range(cut if server.pause else 0):
-                    time.sleep(server.pause)
-                    self.wfile.write(data[at : at + 1])
-            if not server.pause:
-                self.wfile.write(data[:cut])
+            self.wfile.write(data[:cut])
             if cut < len(data):
                 self.close_connection = True
 

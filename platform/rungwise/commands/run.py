@@ -164,7 +164,7 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
     say = plain_console().print
     rows = workflow.plan(workflow_name, recipe)
     current = {row.stage.fingerprint for row in rows}
-    continued = {row.earlier.fingerprint for row in rows if row.earlier}
+    continued = {row.earlier.artifact.fingerprint for row in rows if row.earlier}
     finished = artifacts.find_artifacts(root)
     rest = (each for each in finished if each.label != recipe.name or each.stage == REGISTER.name)
     others = {each.fingerprint for each in rest}

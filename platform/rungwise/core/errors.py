@@ -12,7 +12,7 @@ Bugs in rungwise are ordinary exceptions and keep their traceback.
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 
@@ -35,17 +35,18 @@ class ConfigError(UserError):
 
     def __init__(self, message: str, changes: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.changes = dict(changes or {})
+        self.message, self.changes = message, dict(changes or {})
 
     def __str__(self) -> str:
         changes = self.changes.items()
         overrides = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in changes]
         remedy = f"; set {shlex.join(overrides)}" if overrides else ""
-        return f"{super().__str__()}{remedy}"
+        return f"{self.message}{remedy}"
 
-    def with_changes(self, changes: Mapping[str, Any]) -> "ConfigError":
-        """The same error with other changes."""
-        return ConfigError(super().__str__(), changes)
+    def rename_keys(self, rename: Callable[[str], str]) -> "ConfigError":
+        """The same error with changes of other keys."""
+        changes = {rename(key): value for key, value in self.changes.items()}
+        return ConfigError(self.message, changes)
 
 
 class BlockError(ValueError):

@@ -30,7 +30,7 @@ def run_command(command: Callable[[], int | None]) -> int:
     sys.excepthook = _print_bug
     if logging.lastResort is not None:  # prints the warnings of libraries
         logging.lastResort.setFormatter(_Redacting())
-    errors = Console(stderr=True, soft_wrap=True)
+    errors = plain_console(stderr=True)
     try:
         status = command()
         sys.stdout.flush()
@@ -46,19 +46,19 @@ def run_command(command: Callable[[], int | None]) -> int:
         return OK
     except (UserError, StageFailed) as error:
         message = redact(f"error: {error}")
-        errors.print(message, style="bold red", markup=False, highlight=False)
+        errors.print(message, style="bold red")
         if isinstance(error, UserError):
             return USER_ERROR
         cause = redact(str(error.__cause__ or "").rstrip())
         if cause and cause not in message:
-            errors.print(cause, style="dim", markup=False, highlight=False)
+            errors.print(cause, style="dim")
         errors.print("Finished stages are kept; run the same command again to go on.")
         return FAILED
     except OSError as error:
         if error.errno not in _OF_A_PLACE or not error.filename:
             raise
         message = redact(f"error: cannot use {error.filename}: {error.strerror}")
-        errors.print(message, style="bold red", markup=False, highlight=False)
+        errors.print(message, style="bold red")
         return USER_ERROR
     except KeyboardInterrupt:
         program = Path(sys.argv[0])
@@ -67,8 +67,7 @@ def run_command(command: Callable[[], int | None]) -> int:
         errors.print(
             "interrupted; what is finished or saved is kept, and the same command goes on:"
         )
-        typed = redact(shlex.join([*command_line, *sys.argv[1:]]))
-        errors.print(f"  {typed}", markup=False, highlight=False)
+        errors.print(f"  {redact(shlex.join([*command_line, *sys.argv[1:]]))}")
         return INTERRUPTED
 
 

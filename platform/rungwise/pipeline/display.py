@@ -210,8 +210,6 @@ def _number(value: float | str) -> str:
 
 
 def _clock(seconds: float) -> str:
-    if seconds < 0:
-        return ""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -29,11 +29,9 @@ from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.config import CorpusConfig, PydocsSource
 from rungwise.evaluation.comparison.summary import CompareConfig
 from rungwise.evaluation.suites.measure import MeasureConfig
-from rungwise.models.device import shapes_only
-from rungwise.models.transformer.block import parameter_count
 from rungwise.tasks.config import FilesTaskConfig, MadeTaskConfig, ParagraphTaskConfig
 from rungwise.tokenizer.token_stage import TokensConfig
-from rungwise.training.estimate import Measures, memory_estimate, training_cost
+from rungwise.training.estimate import Measures, estimate_run
 from rungwise.training.feed import READ_BY_NAME
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.throughput import matmul_rate
@@ -79,23 +77,13 @@ def count_works(rows: Sequence[Planned], compute: ComputeConfig) -> dict[str, Wo
     for row in rows:
         stage, work = row.stage, _count_work(row.stage, compute)
         others = [each.stage.trunk for each in rows if stage.continues(each.stage)]
-        done = max((trunk[1] for trunk in others if trunk), default=_earlier_steps(row))
+        finished = row.earlier.steps if row.earlier else 0
+        done = max((trunk[1] for trunk in others if trunk), default=finished)
         if work and done and isinstance(stage.config, PretrainStageConfig):
             steps = require_gradient(stage.config, "steps").pretrain.steps
             work = work._replace(units=work.units * (1 - done / steps))
         works[stage.display_name] = work
     return works
-
-
-def _earlier_steps(row: Planned) -> int:
-    """The steps of the finished run that a row would go on from."""
-    if row.earlier is None:
-        return 0
-    root = Folder.at(row.folder.uri.rsplit("/", 2)[0])
-    place = (row.stage.name, "", row.earlier.fingerprint)
-    earlier = artifacts.load(artifacts.find_folder(root, *place))
-    config = earlier and PretrainStageConfig.model_validate(earlier.record["config"])
-    return (config and config.pretrain.shared_steps) or 0
 
 
 def _count_work(stage: Stage, compute: ComputeConfig) -> Work | None:
@@ -138,11 +126,8 @@ def _training_work(stage: Stage, config: PretrainStageConfig, compute: ComputeCo
     settings = require_gradient(config, "steps")
     kinds: list[Any] = [stage.inputs[name].config for name in READ_BY_NAME if name in stage.inputs]
     measures = [Measures.planned(kind, _vocabulary(stage)) for kind in kinds]
-    with shapes_only():
-        parameters = parameter_count(family.build(_vocabulary(stage), settings.objective))
-    rows = min(compute.micro_batch_size, settings.pretrain.global_batch_size)
-    memory = memory_estimate(settings, measures[0], compute, parameters, rows)
-    tokens, operations = (cost := training_cost(settings, measures)).tokens, cost.flops_per_token
+    run = estimate_run(settings, measures, compute)
+    memory, operations = run.memory_bytes_a_device, run.training.flops_per_token
     workers: float = compute.num_workers
     if compute.num_workers > 1:
         workers *= _SHARED
@@ -151,8 +136,8 @@ def _training_work(stage: Stage, config: PretrainStageConfig, compute: ComputeCo
         key = "gpu"  # whose speed only a measurement tells
     return Work(
         key,
-        tokens * max(operations, _LEAST_OPERATIONS) / 1e9 / workers,
-        parameters,
+        run.training.tokens * max(operations, _LEAST_OPERATIONS) / 1e9 / workers,
+        run.parameters,
         memory * compute.num_workers,
         settings.pretrain.max_seconds or math.inf,
     )
@@ -187,19 +172,15 @@ def _text_megabytes(stage: Stage) -> float:
     )
     if stage.name == "tokenizer":
         total = min(total, getattr(stage.config, "sample_megabytes", total))
-    return total * (
-        tokens.config.share if tokens and isinstance(tokens.config, TokensConfig) else 1
-    )
+    share = tokens.config.share if tokens and isinstance(tokens.config, TokensConfig) else 1
+    return total * share
 
 
 def _file_megabytes(paths: str | Sequence[str]) -> float:
-    files = [
-        file for path in ([paths] if isinstance(paths, str) else paths) for file in find_files(path)
-    ]
-    return (
-        sum(file.size_bytes * (_UNPACKED if file.name.endswith(_PACKED) else 1) for file in files)
-        / 1e6
-    )
+    patterns = [paths] if isinstance(paths, str) else paths
+    files = [file for pattern in patterns for file in find_files(pattern)]
+    factors = (_UNPACKED if file.name.endswith(_PACKED) else 1 for file in files)
+    return sum(file.size_bytes * factor for file, factor in zip(files, factors, strict=True)) / 1e6
 
 
 def _trained(pretrain: Stage) -> PretrainStageConfig:

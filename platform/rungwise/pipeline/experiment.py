@@ -85,10 +85,9 @@ def resolve_variants(recipe: Recipe) -> list[ExperimentVariant]:
         for name in names:
             changes = recipe.variants[name]
             with name_variant(recipe, name):
-                settings = _finetune_config(
+                finetune[name][task] = _finetune_config(
                     recipes[name], changes, task, entry, configs[name], name
                 )
-            finetune[name][task] = settings
         evaluate = recipe.evaluate
         picks = [("keep", evaluate.keep)] if evaluate and evaluate.keep else []
         if evaluate and evaluate.label_budgets:
@@ -113,10 +112,8 @@ def resolve_variants(recipe: Recipe) -> list[ExperimentVariant]:
     if recipe.match_pretraining == "flops":
         recipes = _match_flops(recipes)
     return [
-        ExperimentVariant(
-            name=name, recipe=each, other_seeds=_reseed(each, name), finetune=settings
-        )
-        for (name, each), settings in zip(recipes.items(), finetune.values(), strict=True)
+        ExperimentVariant(name, each, _reseed(each, name), finetune[name])
+        for name, each in recipes.items()
     ]
 
 
@@ -169,14 +166,12 @@ def name_variant(recipe: Recipe, name: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         own = [f"{key}." for key in recipe.variants[name]]
-        raise error.with_changes(
-            {
-                f"variants.{name}.{key}"
-                if any(f"{key}.".startswith(each) or each.startswith(f"{key}.") for each in own)
-                else key: value
-                for key, value in error.changes.items()
-            }
-        ) from error
+
+        def rename(key: str) -> str:
+            below = any(f"{key}.".startswith(each) or each.startswith(f"{key}.") for each in own)
+            return f"variants.{name}.{key}" if below else key
+
+        raise error.rename_keys(rename) from error
 
 
 def _finetune_config(
@@ -202,11 +197,8 @@ def _finetune_config(
         check(settings, info, config.model, config.objective)
     except ConfigError as error:
         own_of_task = {f"{_FINETUNE}{key}" for key in entry.finetune} - changes.keys()
-        raise error.with_changes(
-            {
-                f"tasks.{task}.{key}" if key in own_of_task else key: value
-                for key, value in error.changes.items()
-            }
+        raise error.rename_keys(
+            lambda key: f"tasks.{task}.{key}" if key in own_of_task else key
         ) from error
     if recipe.sweep is not None:
         check_values(SweepStageConfig(finetune=settings, sweep=recipe.sweep), info)

@@ -187,14 +187,9 @@ class StageJob:
         from rungwise.core.stages.board import BoardReporter
 
         stage, compute = self.row.stage, self._build.compute
-        alone, trains_alone = _is_alone(), stage.type.trains_alone
+        alone, trains_alone = _is_alone(), stage.type.trains_alone(stage.config, compute)
         # Clusters have machines that come and go, which Ray Train watches for.
-        trains_here = (
-            alone
-            and "RAY_ADDRESS" not in os.environ
-            and trains_alone is not None
-            and trains_alone(stage.config, compute)
-        )
+        trains_here = alone and trains_alone and "RAY_ADDRESS" not in os.environ
         if trains_here:
             cpus, retries = compute.cpus_per_worker, compute.max_failures
         else:

@@ -54,9 +54,9 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     config = ClaimsConfig(measured=measured, counted=counted)
     claims = CLAIMS.stage(config, {stage.display_name: stage for stage in judged})
     stages = experiment.stages | {claims.display_name: claims}
-    graph = Graph.of(stages.values())
-    for search in recipe.searches.values():
-        graph.include(search)
+    graph = Graph()
+    for stage in [*stages.values(), *recipe.searches.values()]:
+        graph.include(stage)
     at: dict[str, Stage] = {}
     if recipe.curve:
         curve = plan_curve(graph, recipe, variants, experiment.measured)
@@ -154,7 +154,18 @@ def plan_curve(
     wholes: set[str] = set()  # the fingerprints of the rungs' own pretrainings
     configs = {name: _pretrain_config(stages[0]) for name, stages in measured.items()}
 
-    def add(rung: str, budget: float, seed: int, stages: Mapping[str, Stage]) -> None:
+    def add(
+        rung: str,
+        budget: float,
+        seed: int,
+        built: Mapping[str, Stage],
+        measure: Stage,
+        title: Title,
+    ) -> None:
+        """Add a run; its loss of validation will do where it is no code length."""
+        stages = {name: built[name] for name in _READ}
+        if _pretrain_config(measure).objective.is_code_length:
+            stages["measure"] = graph.add(measure, title)
         names = {name: stage.display_name for name, stage in stages.items()}
         network = _find_network(configs[rung], configs)
         runs.append(CurveRun(rung=rung, budget=budget, seed=seed, network=network, **names))
@@ -175,16 +186,11 @@ def plan_curve(
         for (budget, number), changed in shorter.items():
             title = Title("", variant=variant.name, part=f"{budget:g}", seed=number or None)
             trained = graph.add_steps(train_steps(changed), title, variant.name)
-            stages = {name: trained[-1].stages[name] for name in _READ}
             measure = MEASURE.stage(MeasureConfig(suites=suite), measure_inputs(trained))
-            if _has_code_length(measure):
-                stages["measure"] = graph.add(measure, replace(title, stage="measure"))
-            add(variant.name, budget, first + number, stages)
-        for number, stage in enumerate(whole):
-            stages = {name: stage.inputs[name] for name in _READ}
-            if _has_code_length(stage):
-                stages["measure"] = stage
-            add(variant.name, 1.0, first + number, stages)
+            title = replace(title, stage="measure")
+            add(variant.name, budget, first + number, trained[-1].stages, measure, title)
+        for number, measure in enumerate(whole):
+            add(variant.name, 1.0, first + number, measure.inputs, measure, measure.title)
     if not runs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items())
         raise ConfigError(
@@ -229,10 +235,6 @@ def _pretrain_config(measure: Stage) -> PretrainStageConfig:
     config = measure.inputs["pretrain"].config
     assert isinstance(config, PretrainStageConfig)
     return config
-
-
-def _has_code_length(measure: Stage) -> bool:
-    return _pretrain_config(measure).objective.is_code_length
 
 
 def _list_shares(curve: CurveConfig, recipe: Recipe) -> dict[tuple[float, int], Recipe]:

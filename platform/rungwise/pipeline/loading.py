@@ -70,15 +70,6 @@ def find_model(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
     return predictor
 
 
-def refuse_overrides(place: str, overrides: Sequence[str]) -> None:
-    """Raise UserError if there are overrides for a `place` that is no recipe."""
-    if overrides:
-        raise UserError(
-            f"{shlex.join(overrides)}: keys can be changed of a recipe, and {place} is none; "
-            "leave them out, or give the recipe"
-        )
-
-
 def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact:
     """Find the artifact of a registered model, of a recipe's pretraining, or in a folder. Raises
     UserError if there is none."""
@@ -143,7 +134,7 @@ def find_served(model: str, root: str) -> Folder:
 
 def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None:
     """The artifact of a recipe's pretraining (RECIPE@VARIANT: of its variant), or in or directly
-    below a folder; None for others."""
+    below a folder; None for others. Raises UserError for overrides of what is no recipe."""
     file, _, variant = model.rpartition(_ALIAS) if _ALIAS in model else (model, "", "")
     if file.endswith(_RECIPES):
         recipe = apply_searches(workflow.load_recipe(file, overrides))
@@ -152,7 +143,11 @@ def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None
             recipe, verb = change_recipe(recipe, variant), "ladder"
         command = shlex.join(["rungwise", "run", verb, file, *overrides])
         return _built(recipe, command)
-    refuse_overrides(model, overrides)
+    if overrides:
+        raise UserError(
+            f"{shlex.join(overrides)}: keys can be changed of a recipe, and {model} is none; "
+            "leave them out, or give the recipe"
+        )
     return None if model.startswith(REGISTERED) else artifacts.at_or_below(Folder.at(model))
 
 

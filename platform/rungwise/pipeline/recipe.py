@@ -275,7 +275,7 @@ class Recipe(Config):
         return steps
 
     @model_validator(mode="after")
-    def _check_steps(self) -> Recipe:
+    def _fits_together(self) -> Recipe:
         names = [step.name for step in self.steps]
         for name in names:
             if names.count(name) > 1:
@@ -291,10 +291,6 @@ class Recipe(Config):
         for number, step in enumerate(self.training_steps):
             if fault := step.explain_pairs():
                 raise ValueError(f"steps.{number}: {fault}" if self.steps else fault)
-        return self
-
-    @model_validator(mode="after")
-    def _known_names(self) -> Recipe:
         for task, entry in self.tasks.items():
             for name in entry.variants or []:
                 if name not in self.variants:

@@ -73,17 +73,6 @@ def read_comments(block: type[Config]) -> dict[str, str]:
     return comments
 
 
-def _fields(block: type[Config]) -> list[str]:
-    return sorted(block.model_fields, key=lambda name: name != "kind")
-
-
-def _yaml(value: Any) -> str:
-    text = yaml.safe_dump(
-        plain(value), default_flow_style=True, width=1 << 30, allow_unicode=True, sort_keys=False
-    )
-    return text.removesuffix("\n").removesuffix("\n...")
-
-
 def _place(block: type[Config], path: str, places: dict[type[Config], list[str]]) -> None:
     """Collect the paths at which each block occurs. Its own blocks are named after the first."""
     places.setdefault(block, []).append(path)
@@ -107,7 +96,7 @@ def _section(block: type[Config], paths: list[str]) -> str:
     comments = read_comments(block)
     rows = [
         (f"`{name}`", _values(field), _default(field), comments[name])
-        for name in _fields(block)
+        for name in sorted(block.model_fields, key=lambda name: name != "kind")
         for field in [block.model_fields[name]]
         if name != "kind" or len(typing.get_args(field.annotation)) > 1
     ]
@@ -155,6 +144,14 @@ def _default(field: FieldInfo) -> str:
         return "required"
     value = field.get_default(call_default_factory=True)
     if not isinstance(value, Config):
-        return f"`{_yaml(value)}`"
+        text = yaml.safe_dump(
+            plain(value),
+            default_flow_style=True,
+            width=1 << 30,
+            allow_unicode=True,
+            sort_keys=False,
+        )
+        text = text.removesuffix("\n").removesuffix("\n...")
+        return f"`{text}`"
     kind = block_kind(type(value))
     return f"of kind `{kind}`" if kind else "its defaults"

@@ -97,11 +97,9 @@ def run(
             is_done = len(finished) == len(rows)
             if is_done and not driver.dead:
                 return Outcome(finished, (), time.monotonic() - began)
-            head = None
-            if not is_done:
-                head = stack.enter_context(local_head(compute))
-                if head:
-                    head.start()
+            head = None if is_done else stack.enter_context(local_head(compute))
+            if head:
+                head.start()
             sender = tracker(driver.id)
             for each in driver.dead:
                 sender.end_abandoned(each)

@@ -51,14 +51,6 @@ class Graph:
     stages: dict[str, Stage] = field(default_factory=dict)
     _by_fingerprint: dict[str, Stage] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, stages: Iterable[Stage]) -> Graph:
-        """The graph of these stages under their own titles, inputs first."""
-        graph = cls()
-        for stage in stages:
-            graph.include(stage)
-        return graph
-
     def include(self, stage: Stage) -> None:
         """Add a stage and all before it under their own titles."""
         for source in stage.inputs.values():
@@ -104,34 +96,13 @@ def train_steps(
     for step, config in zip(recipe.training_steps, configs, strict=True):
         if common and step.reads_each_task:
             break
-        text = TokensConfig(share=recipe.text_share)
-        stages, inputs = _reading_stages(recipe, tokenizer, step, config, examples, text)
+        before = {INITIAL: trained[-1]} if trained else {}
         if config.pretrain.parts(config.model):
             trained = _train_parts(recipe, tokenizer, step, config, examples)
-            inputs |= {str(part.step.name): part.stages["pretrain"] for part in trained}
-        elif trained:
-            inputs[INITIAL] = trained[-1].stages["pretrain"]
-        else:
-            _add_imported(step, tokenizer, stages, inputs)
-        stages["pretrain"] = PRETRAIN.stage(config, inputs, Title("pretrain", step=step.name))
-        trained.append(TrainedStep(step, stages))
+            before = {str(part.step.name): part for part in trained}
+        text = TokensConfig(share=recipe.text_share)
+        trained.append(_train_step(recipe, tokenizer, step, config, examples, text, before))
     return trained
-
-
-def _reading_stages(
-    recipe: Recipe,
-    tokenizer: Stage,
-    step: StepConfig,
-    config: PretrainStageConfig,
-    examples: Stage | None,
-    text: TokensConfig,
-) -> tuple[dict[str, Stage], dict[str, Stage]]:
-    """The stages that make what a pretraining reads, inputs first, and those that it reads."""
-    if config.pretrain.reads_tokens:
-        stages = _tokens_stages(recipe, tokenizer, step, text, examples)
-        return stages, {"tokens": stages["tokens"]}
-    stages = _instances_stages(recipe, tokenizer, step, examples, text)
-    return stages, {name: stage for name, stage in stages.items() if is_read(name)}
 
 
 def _train_parts(
@@ -148,22 +119,33 @@ def _train_parts(
         own = _check_step(recipe, own_step, None)
         first, last = recipe.text_share * part.first, recipe.text_share * part.last
         text = TokensConfig(skip=first, share=last)
-        stages, inputs = _reading_stages(recipe, tokenizer, own_step, own, examples, text)
-        _add_imported(own_step, tokenizer, stages, inputs)
-        if part.reads:
-            inputs[part.reads] = trained[part.reads].stages["pretrain"]
-        stages["pretrain"] = PRETRAIN.stage(own, inputs, Title("pretrain", step=name))
-        trained[name] = TrainedStep(own_step, stages)
+        before = {part.reads: trained[part.reads]} if part.reads else {}
+        trained[name] = _train_step(recipe, tokenizer, own_step, own, examples, text, before)
     return list(trained.values())
 
 
-def _add_imported(
-    step: StepConfig, tokenizer: Stage, stages: dict[str, Stage], inputs: dict[str, Stage]
-) -> None:
-    """Add the stage that reads the weights of others with which a step begins, if it does."""
+def _train_step(
+    recipe: Recipe,
+    tokenizer: Stage,
+    step: StepConfig,
+    config: PretrainStageConfig,
+    examples: Stage | None,
+    text: TokensConfig,
+    before: Mapping[str, TrainedStep],
+) -> TrainedStep:
+    """The stages of one pretraining, which reads the weights of others or of those `before` it."""
+    if config.pretrain.reads_tokens:
+        stages = _tokens_stages(recipe, tokenizer, step, text, examples)
+        inputs = {"tokens": stages["tokens"]}
+    else:
+        stages = _instances_stages(recipe, tokenizer, step, examples, text)
+        inputs = {name: stage for name, stage in stages.items() if is_read(name)}
     if step.pretrain and (path := step.pretrain.imported):
         weights = INITIAL_WEIGHTS.stage(ImportConfig(path=path), {"tokenizer": tokenizer})
         stages[INITIAL] = inputs[INITIAL] = weights
+    inputs |= {name: each.stages["pretrain"] for name, each in before.items()}
+    stages["pretrain"] = PRETRAIN.stage(config, inputs, Title("pretrain", step=step.name))
+    return TrainedStep(step, stages)
 
 
 def _take_part(step: StepConfig, name: str, part: MixturePart) -> StepConfig:
@@ -192,7 +174,6 @@ def pretrain_config(recipe: Recipe) -> PretrainStageConfig:
 def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     """Corpus, tokenizer, tokens, instances and longer ones if any, of the last step; inputs come
     first. Tokens of labelled pairs are those of a task, which is then among the stages."""
-    recipe.require("builds instances", "instances")
     step, text = recipe.training_steps[-1], TokensConfig(share=recipe.text_share)
     return _instances_stages(recipe, _tokenizer_stage(recipe), step, None, text)
 
@@ -301,7 +282,7 @@ def _name_step(recipe: Recipe, number: int) -> Iterator[None]:
             f"{within}.{key}" if getattr(own, key.partition(".")[0], None) is not None else key: of
             for key, of in error.changes.items()
         }
-        raise ConfigError(f"{within}: {error.with_changes({})}", changes) from error
+        raise ConfigError(f"{within}: {error.message}", changes) from error
 
 
 def _check_step(recipe: Recipe, step: StepConfig, before: Family | None) -> PretrainStageConfig:

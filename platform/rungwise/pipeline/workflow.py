@@ -3,6 +3,7 @@ file with that function."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import traceback
 from collections.abc import Callable, Sequence
@@ -30,7 +31,6 @@ from rungwise.pipeline.search import grow_stages
 from rungwise.pipeline.stages import Grow, Growth
 
 if TYPE_CHECKING:
-    from rungwise.core.tracking.tracker import Tracker
     from rungwise.pipeline.runner import Outcome
 
 Workflow = str | Path | Callable[[Recipe], list[Stage]]
@@ -80,9 +80,7 @@ def run(workflow: Workflow, recipe: Recipe, console: Console | None = None) -> O
     root = root_folder(recipe.root)
     uri = tracking_uri(recipe, root)
 
-    def tracker(driver: str) -> Tracker:
-        return Tracker(uri, recipe.tracking.experiment, spool_folder(root), driver)
-
+    tracker = functools.partial(Tracker, uri, recipe.tracking.experiment, spool_folder(root))
     stages = _make(workflow, recipe)
     record = recipe.to_record(root.uri)
     console = console or Console()

@@ -152,12 +152,14 @@ class Checkpoints:
         self._files.attempt = self._group.from_leader(self._files.attempt)
         latest = self._files.resumed = self.newest_sound()
         if (earlier := self._rules.earlier) is not None:
-            before = Checkpoints(CheckpointRules(earlier.folder, "", 1), self._group)
+            folder = Folder(earlier.artifact.folder.uri) / "checkpoints"
+            before = Checkpoints(CheckpointRules(folder, "", 1), self._group)
             shared = before.newest_sound(earlier.steps)
             self.skipped += before.skipped
             if shared is not None and (latest is None or shared.step > latest.step):
                 progress = before.load(shared, state)
-                progress.prolonged.append({**earlier.names, "step": shared.step})
+                run = {"fingerprint": earlier.artifact.fingerprint, "label": earlier.artifact.label}
+                progress.prolonged.append({**run, "step": shared.step})
                 return progress
         return Progress() if latest is None else self.load(latest, state)
 

@@ -16,12 +16,12 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rungwise.core.errors import DataError, RungwiseError, UserError
+from rungwise.core.stages.stage import ContinuableRun
 from rungwise.core.storage.folder import Folder, file_digest, flush_to_disk
 from rungwise.training.state import SavedTensors
 
@@ -49,27 +49,17 @@ class Checkpoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EarlierRun:
-    """A finished run that shares its first `steps` steps with this one: its checkpoints, and its
-    fingerprint and label."""
-
-    folder: Folder
-    steps: int
-    names: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class CheckpointRules:
     """Where the checkpoints of a run are, the identity that marks them as its own, and which stay:
     the last `keep` finished ones, every `keep_every`-th step, and `keep_step`. Checkpoints of
-    `earlier` count as this run's."""
+    `earlier`, which shares its first steps with this run, count as this run's."""
 
     folder: Folder
     identity: str
     keep: int
     keep_every: int | None = None
     keep_step: int | None = None
-    earlier: EarlierRun | None = None
+    earlier: ContinuableRun | None = None
 
 
 class CheckpointFiles:

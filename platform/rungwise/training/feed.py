@@ -7,6 +7,7 @@ worker takes equally many.
 B batch
 """
 
+import bisect
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -210,14 +211,13 @@ def is_read(name: str) -> bool:
 
 @dataclass(frozen=True)
 class DataPhase:
-    """The instances that a run reads from one step on; `name` is that of the input. In a mixture,
-    what a member reads at its `steps`, which are ascending."""
+    """The instances that a run reads at these steps, which are ascending; `name` is that of the
+    input, `member` the objective of a mixture whose steps they are."""
 
     name: str
-    first_step: int
+    steps: range | NDArray[np.int64]
     instances: Artifact
     member: str | None = None
-    steps: NDArray[np.int64] | None = None
 
     @cached_property
     def summary(self) -> InstancesSummary:
@@ -229,6 +229,11 @@ class DataPhase:
         length = self.summary.sequence_length
         assert length is not None, f"{self.instances.fingerprint} has no rows to train on"
         return length
+
+    @property
+    def first_step(self) -> int:
+        """The step from which on the run reads rows of this length; 0 in a mixture."""
+        return 0 if self.member else int(self.steps[0])
 
     def config(self, run: GradientFit) -> GradientFit:
         """The config of its steps."""
@@ -242,10 +247,8 @@ class DataPhase:
         return run.objective if self.member is None else members[self.member]
 
     def count(self, steps: int) -> int:
-        """How many of the first `steps` steps of the run read these instances, whatever follows."""
-        if self.steps is None:
-            return max(0, steps - self.first_step)
-        return int(np.searchsorted(self.steps, steps))
+        """How many of the first `steps` steps of the run read these instances."""
+        return bisect.bisect_left(self.steps, steps)
 
     def order(self, config: GradientFit) -> Order:
         """The order in which a run reads these instances."""
@@ -256,19 +259,59 @@ class DataPhase:
         return ReadOrder(rows, settings.seed, settings.order)
 
 
-@dataclass(frozen=True)
 class Phase:
-    """Steps that read one set of instances; `reads` tells whether a step does."""
+    """Steps that read one set of instances, as one worker takes them."""
 
-    reads: Callable[[int], bool]
-    objective: Objective
-    sequence_length: int
-    global_batch_size: int
-    step: Callable[[int], StepBatch]  # takes the number of a step of the run
-    validation: Callable[[], list[Batch[Tensor]]]  # this worker's part; the same each time
-    tokens_per_byte: float | None = None  # of held-out text predicted token by token
-    flops_per_token: float | None = None
-    streams: range | None = None  # those of this worker, if the model carries a state
+    def __init__(
+        self, run: GradientFit, turn: DataPhase, first_length: int, worker: Worker
+    ) -> None:
+        """Micro-batches have as many tokens as those of the first phase, of `first_length`."""
+        config, compute, group = turn.config(run), worker.compute, worker.group
+        settings, cache_bytes = config.pretrain, compute.shard_cache_megabytes << 20
+        self.objective = turn.objective(run)
+        self.sequence_length, self.global_batch_size = turn.length, settings.global_batch_size
+        self._turn, self._order, self._settings = turn, turn.order(config), settings
+        self._parts_of_a_batch = worker.parts_of_a_batch
+        self._train, self._validation = (
+            Source(InstanceReader(turn.instances, split, cache_bytes), compute.compile)
+            for split in ("train", "validation")
+        )
+        self._share = ShardShare(self.global_batch_size, group.rank, group.world_size)
+        size = scale_micro_batch(compute.micro_batch_size, first_length, turn.length)
+        self._micro_batch_size = size
+        # Those of this worker, if the model carries a state.
+        self.streams = self._share.rows if config.carries_state else None
+        # Of held-out text predicted token by token.
+        is_code_length = config.objective.is_code_length
+        self.tokens_per_byte = tokens_per_byte(turn.summary) if is_code_length else None
+        self.flops_per_token = config.model.flops_per_token(
+            turn.summary.vocab_size,
+            turn.length,
+            config.objective,
+            self._train.reader.config.masked_per_row,
+        )
+
+    def reads(self, step: int) -> bool:
+        """Whether a step of the run reads these instances."""
+        return self._turn.count(step + 1) > self._turn.count(step)
+
+    def step(self, number: int) -> StepBatch:
+        """The rows of this worker at that step of the run."""
+        return step_batch(
+            self._train,
+            self._order,
+            self._turn.count(number),
+            self._share,
+            self._micro_batch_size,
+            self._settings.seed,
+            self._parts_of_a_batch,
+        )
+
+    def validation(self) -> list[Batch[Tensor]]:
+        """This worker's part of the held-out instances; the same each time."""
+        read_batches = held_out_batches if self.streams is None else held_out_in_streams
+        count, seed = self._settings.validation_instances, self._settings.seed
+        return read_batches(self._validation, count, self._share, self._micro_batch_size, seed)
 
 
 def find_phase(phases: Sequence[Phase], step: int) -> Phase:
@@ -281,32 +324,26 @@ def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list
         names = member_names(str(settings.objective))
         turns, place = settings.draw_turns(names), {name: n for n, name in enumerate(names)}
         return [
-            DataPhase(input_, 0, inputs[input_], name, np.flatnonzero(turns == place[name]))
+            DataPhase(input_, np.flatnonzero(turns == place[name]), inputs[input_], name)
             for name in names
             for input_ in [READ_BY_NAME[0] if not place[name] else MIXED_INSTANCES + name]
         ]
-    starts = [0] if settings.longer_share is None else [0, settings.first_longer_step]
+    cut = settings.first_longer_step
+    steps = (range(cut), range(cut, settings.steps))
     return [
-        DataPhase(name, first, inputs[name])
-        for name, first in zip(READ_BY_NAME, starts, strict=False)
+        DataPhase(name, each, inputs[name])
+        for name, each in zip(READ_BY_NAME, steps, strict=True)
+        if each
     ]
 
 
 def count_epochs(config: GradientFit, turns: Sequence[DataPhase], steps: int) -> float:
     """How many epochs of the instances the first `steps` steps read, summed over the turns."""
     return sum(
-        count * size / rows_per_epoch(config, turn.summary.instances.train, size)
-        for turn, count in count_steps(turns, steps)
+        turn.count(steps) * size / rows_per_epoch(config, turn.summary.instances.train, size)
+        for turn in turns
         for size in [turn.config(config).pretrain.global_batch_size]
     )
-
-
-def count_steps(turns: Sequence[DataPhase], steps: int) -> list[tuple[DataPhase, int]]:
-    """How many of the first `steps` steps read the instances of each turn."""
-    if turns[0].steps is not None:
-        return [(turn, turn.count(steps)) for turn in turns]
-    ends = [*(turn.first_step for turn in turns[1:]), steps]
-    return [(turn, turn.count(min(end, steps))) for turn, end in zip(turns, ends, strict=True)]
 
 
 def rows_per_epoch(config: GradientFit, instances: int, global_batch_size: int) -> int:
@@ -322,53 +359,7 @@ def scale_micro_batch(micro_batch_size: int, first_length: int, length: int) -> 
 
 def open_phases(config: GradientFit, turns: Sequence[DataPhase], worker: Worker) -> list[Phase]:
     """The phases of a run, ready to be read by this worker."""
-    return [_open_phase(config, turn, turns[0].length, worker) for turn in turns]
-
-
-def _open_phase(config: GradientFit, turn: DataPhase, first_length: int, worker: Worker) -> Phase:
-    objective, config = turn.objective(config), turn.config(config)
-    settings, compute, group = config.pretrain, worker.compute, worker.group
-    order, carries_state = turn.order(config), config.carries_state
-    cache_bytes = compute.shard_cache_megabytes << 20
-    train_source, validation_source = (
-        Source(InstanceReader(turn.instances, split, cache_bytes), compute.compile)
-        for split in ("train", "validation")
-    )
-    share = ShardShare(settings.global_batch_size, group.rank, group.world_size)
-    micro_batch_size = scale_micro_batch(compute.micro_batch_size, first_length, turn.length)
-
-    def step(number: int) -> StepBatch:
-        return step_batch(
-            train_source,
-            order,
-            turn.count(number),
-            share,
-            micro_batch_size,
-            settings.seed,
-            worker.parts_of_a_batch,
-        )
-
-    def validation() -> list[Batch[Tensor]]:
-        read_batches = held_out_in_streams if carries_state else held_out_batches
-        count = settings.validation_instances
-        return read_batches(validation_source, count, share, micro_batch_size, settings.seed)
-
-    return Phase(
-        lambda number: turn.first_step <= number and turn.count(number + 1) > turn.count(number),
-        objective,
-        turn.length,
-        settings.global_batch_size,
-        step,
-        validation,
-        tokens_per_byte(turn.summary) if config.objective.is_code_length else None,
-        config.model.flops_per_token(
-            turn.summary.vocab_size,
-            turn.length,
-            config.objective,
-            train_source.reader.config.masked_per_row,
-        ),
-        share.rows if carries_state else None,
-    )
+    return [Phase(config, turn, turns[0].length, worker) for turn in turns]
 
 
 def tokens_per_byte(summary: InstancesSummary) -> float:

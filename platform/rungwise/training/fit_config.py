@@ -12,7 +12,6 @@ from rungwise.core.configuration.config import Config, block_kind, union_members
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import ContinuableRun, StageType, Trunk
@@ -30,7 +29,7 @@ from rungwise.models.fitting import (
     SolvedFamily,
 )
 from rungwise.models.losses.objectives import Objective
-from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules, EarlierRun
+from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.summary import PretrainSummary
 
@@ -227,10 +226,6 @@ class PretrainStageConfig(Config):
         """The objective of the run."""
         return self.model.objective(self.pretrain.objective)
 
-    def identity(self) -> dict[str, Any]:
-        """The keys that decide the artifact: all but those that are only watched."""
-        return FitConfig(self.model, self.pretrain).identity()
-
 
 def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
     """Return `pretrain`, which may be unvalidated. Raises ConfigError if the family does not take
@@ -278,7 +273,7 @@ def check_rows(
         )
 
 
-def require_gradient(config: PretrainStageConfig, purpose: str) -> GradientFit:
+def require_gradient(config: PretrainStageConfig | GradientFit, purpose: str) -> GradientFit:
     """The config of a fit by gradient, for `purpose`. Raises ConfigError for another kind."""
     return FitConfig(config.model, config.pretrain.require_gradient(purpose))
 
@@ -288,68 +283,46 @@ def read_training_config(pretrain: Artifact) -> PretrainStageConfig:
     return validate(PretrainStageConfig, pretrain.record["config"])
 
 
-def find_earlier(
-    config: GradientFit, inputs: Mapping[str, str], finished: Sequence[Artifact]
-) -> EarlierRun | None:
-    """The finished run with a checkpoint of the most shared steps; inputs are fingerprints."""
+def find_trunk(
+    config: PretrainStageConfig | GradientFit, inputs: Mapping[str, str]
+) -> Trunk | None:
+    """The settings and the number of the steps shared with longer runs: without what comes after
+    them; None if none are. Inputs are fingerprints."""
     if not config.pretrain.shared_steps:
         return None
-    own = _shared_facts(config, inputs)
-    earlier: dict[int, EarlierRun] = {}
-    for artifact in finished:
-        facts = artifact.record["facts"]
-        if facts["version"] != VERSION or facts["config"]["model"] != own["config"]["model"]:
-            continue
-        before = require_gradient(read_training_config(artifact), "steps")
-        if canonical_json(_shared_facts(before, facts["inputs"])) != canonical_json(own):
-            continue
-        most = min(config.pretrain.shared_steps, before.pretrain.shared_steps)
-        # Not verified: `Checkpoints.resume` skips a damaged one for the one before.
-        folder = Folder(artifact.folder.uri) / "checkpoints"
-        files = CheckpointFiles(CheckpointRules(folder, "", 1))
-        if steps := [step for step in files.steps() if step <= most]:
-            names = {"fingerprint": artifact.fingerprint, "label": artifact.label}
-            earlier[steps[-1]] = EarlierRun(folder, steps[-1], names)
-    return earlier[max(earlier)] if earlier else None
-
-
-def plan_earlier(
-    config: PretrainStageConfig, inputs: Mapping[str, str], finished: Sequence[Artifact]
-) -> ContinuableRun | None:
-    """The same for a plan."""
-    if not config.pretrain.shared_steps:
-        return None
-    earlier = find_earlier(require_gradient(config, "steps"), inputs, finished)
-    if earlier is None:
-        return None
-    name, label = earlier.names["fingerprint"], earlier.names["label"]
-    return ContinuableRun(name, f"goes on from step {earlier.steps} of {label}-{name}")
-
-
-def find_trunk(config: PretrainStageConfig, inputs: Mapping[str, str]) -> Trunk | None:
-    """The settings and the number of steps shared with longer runs; None if none are."""
-    if not config.pretrain.shared_steps:
-        return None
-    facts = _shared_facts(require_gradient(config, "steps"), inputs)
-    return canonical_json(facts), config.pretrain.shared_steps
-
-
-def list_finished_runs(output: Folder) -> list[Artifact]:
-    """The finished runs in the folder that holds `output`."""
-    root, stage, _ = output.uri.rsplit("/", 2)
-    return artifacts.list_artifacts(Folder.at(root), stage)
-
-
-def _shared_facts(config: GradientFit, inputs: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of the shared steps: without their number, and what comes after them."""
-    blocks = plain(config.identity())
+    blocks = plain(require_gradient(config, "steps").identity())
     for key in ("steps", "longer_share"):
         del blocks["pretrain"][key]
     schedule = blocks["pretrain"]["optimizer"]["schedule"]
     for key in ("decay_fraction", "decay_steps", "final_fraction"):
         del schedule[key]
     before = {name: value for name, value in inputs.items() if name != "longer_instances"}
-    return {"config": blocks, "inputs": before}
+    return canonical_json({"config": blocks, "inputs": before}), config.pretrain.shared_steps
+
+
+def find_earlier(
+    config: PretrainStageConfig | GradientFit,
+    inputs: Mapping[str, str],
+    finished: Sequence[Artifact],
+) -> ContinuableRun | None:
+    """The finished run with a checkpoint of the most shared steps; inputs are fingerprints."""
+    if (trunk := find_trunk(config, inputs)) is None:
+        return None
+    model = plain(config.model)
+    earlier: dict[int, ContinuableRun] = {}
+    for artifact in finished:
+        facts = artifact.record["facts"]
+        if facts["version"] != VERSION or facts["config"]["model"] != model:
+            continue
+        before = find_trunk(read_training_config(artifact), facts["inputs"])
+        if before is None or before[0] != trunk[0]:
+            continue
+        # Not verified: `Checkpoints.resume` skips a damaged one for the one before.
+        folder = Folder(artifact.folder.uri) / "checkpoints"
+        files = CheckpointFiles(CheckpointRules(folder, "", 1))
+        if steps := [step for step in files.steps() if step <= min(trunk[1], before[1])]:
+            earlier[steps[-1]] = ContinuableRun(artifact, steps[-1])
+    return earlier[max(earlier)] if earlier else None
 
 
 def pretrain_model(
@@ -365,8 +338,8 @@ PRETRAIN = StageType(
     VERSION,
     pretrain_model,
     PretrainSummary,
-    identity=PretrainStageConfig.identity,
-    goes_on_from=plan_earlier,
+    identity=lambda config: FitConfig(config.model, config.pretrain).identity(),
+    goes_on_from=find_earlier,
     trunk=find_trunk,
     resumes=True,
     trains_alone=lambda config, compute: config.pretrain.trains_alone(compute),

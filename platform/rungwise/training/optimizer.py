@@ -14,7 +14,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from rungwise.core.configuration.config import Config
 from rungwise.models.transformer.attention import StackedLinear
 from rungwise.models.transformer.body import OnBody
-from rungwise.training.state import is_sharded, local_rows
+from rungwise.training.state import is_sharded, local_rows, shard_like
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan's: steepest at 0, singular values in 0.7 .. 1.2
 _ITERATIONS = 5
@@ -80,7 +80,10 @@ class Muon(torch.optim.Optimizer):
             # The momentum replaces a non-finite gradient, and so stays unchanged.
             own = torch.where(self.found_inf > 0, momentum, own)
         momentum.lerp_(own, 1 - group["momentum"])
-        return _gather(own.lerp(momentum, group["momentum"]), parameter)
+        direction = own.lerp(momentum, group["momentum"])
+        return (
+            shard_like(parameter, direction).full_tensor() if is_sharded(parameter) else direction
+        )
 
     def _move(self, directions: Mapping[nn.Parameter, Tensor], group: dict[str, Any]) -> None:
         parts = [
@@ -105,19 +108,6 @@ class Muon(torch.optim.Optimizer):
             count = len(self._sizes.get(parameter, (0,)))
             step = torch.cat([next(rest) for _ in range(count)])[start : start + len(weight)]
             weight.mul_(1 - rate * group["weight_decay"]).sub_(step.to(weight.dtype) * rate)
-
-
-def _gather(rows: Tensor, parameter: Tensor) -> Tensor:
-    """The whole tensor of which `rows` is a shard, cut as `parameter` is; `rows` if it is not."""
-    if not is_sharded(parameter):
-        return rows
-    from torch.distributed.tensor import DTensor  # a second to import, and most runs do not need it
-
-    mesh, shape = parameter.device_mesh, parameter.shape
-    sharded = DTensor.from_local(
-        rows, mesh, parameter.placements, shape=shape, stride=parameter.stride()
-    )
-    return sharded.full_tensor()
 
 
 _SHARE = "learning_rate_share"  # extra key of a parameter group

@@ -161,13 +161,17 @@ def _load_moment(parameter: Tensor, key: str, saved: SavedTensors) -> Tensor:
     if not is_sharded(parameter) or not saved.tensors[key]["shape"]:
         # The step counter stays on the parameter's device, as in fused AdamW.
         return saved.read(key).to(parameter.device)
-    from torch.distributed.tensor import DTensor
+    return shard_like(parameter, saved.read_like(parameter, key).to(parameter.to_local().device))
+
+
+def shard_like(parameter: DTensor, rows: Tensor) -> DTensor:
+    """The tensor of which `rows` are those of this worker, cut as `parameter` is."""
+    from torch.distributed.tensor import DTensor  # a second to import, and most runs do not need it
 
     return DTensor.from_local(
-        saved.read_like(parameter, key).to(parameter.to_local().device),
+        rows,
         parameter.device_mesh,
         parameter.placements,
-        run_check=False,
         shape=parameter.shape,
         stride=parameter.stride(),
     )

@@ -216,14 +216,12 @@ def _edited(record: dict[str, Any], key: str) -> dict[str, Any]:
         case "inputs":
             other = record["inputs"]["a"] | {"fingerprint": "0" * 12}
             return seal(record | {"inputs": {"a": other}})
-        case "summary":
-            return seal(record) | {"summary": {"headline": "better"}}
         case "seal":
             return record
     raise AssertionError(key)
 
 
-@pytest.mark.parametrize("key", ["fingerprint", "stage", "config", "inputs", "summary", "seal"])
+@pytest.mark.parametrize("key", ["fingerprint", "stage", "config", "inputs", "seal"])
 def test_a_record_that_was_edited_is_refused(root: Folder, key: str) -> None:
     folder = only(root, "b").folder
     record = _edited(read_record(folder), key)

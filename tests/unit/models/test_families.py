@@ -28,8 +28,8 @@ from rungwise.training.fit_config import (
     KINDS,
     PRETRAIN,
     PretrainStageConfig,
+    find_earlier,
     fitting_kind,
-    plan_earlier,
     require_gradient,
 )
 from tests.conftest import small_recipe
@@ -270,7 +270,7 @@ def test_a_way_of_fitting_answers_for_itself(monkeypatch: pytest.MonkeyPatch) ->
     config = PretrainStageConfig.model_construct(model=model, pretrain=way)
     fit: Any = PRETRAIN.run(config, {}, Folder.at("nowhere"), Context())
     assert (fit.model, fit.pretrain) == (model, way)
-    assert plan_earlier(config, {}, []) is None
+    assert find_earlier(config, {}, []) is None
     assert PRETRAIN.trains_alone
     assert not PRETRAIN.trains_alone(config, ComputeConfig())
     with pytest.raises(ConfigError, match="kind is copied, which has no steps; expected gradient"):

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from rungwise.__main__ import main
+from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import union_members
-from rungwise.core.stages import artifact
+from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline import estimate, workflow
@@ -22,6 +23,7 @@ from rungwise.pipeline.rebuilding import _TYPES
 from rungwise.training.fit_config import PretrainConfig
 from rungwise.training.summary import GradientRun, PretrainSummary
 from tests.conftest import small_recipe, write_corpus, write_recipe
+from tests.summaries import finished
 from tests.training_runs import config
 
 # What stages of a kind took together on 2026-11-28 from 15:19 on, on two cores; the rates were
@@ -143,22 +145,11 @@ def test_records_of_a_root_correct_the_rates(tmp_path: Path, reference: Rates) -
     expected = reference.seconds(Work("corpus", 1000.0))
     assert expected
     facts = {"stage": "corpus", "inputs": {}}
-    name = artifact.fingerprint(facts)
-    record = {
-        "stage": "corpus",
-        "label": "a",
-        "fingerprint": name,
-        "facts": facts,
-        "inputs": {},
-        "finished": "2026",
-        "summary": {},
-        "work": ["corpus", 1000.0],
-    }
+    name = fingerprint(facts)
     now = Rates.of(root).seconds(Work("corpus", 1000.0))
     assert now
-    artifact.finish(
-        root / "corpus" / f"a-{name}", record | {"facts": facts, "seconds": 3 * now}, {}
-    )
+    done: dict[str, Any] = {"facts": facts, "work": ["corpus", 1000.0], "seconds": 3 * now}
+    finished("corpus", root / "corpus" / f"a-{name}", Summary(headline=""), name, **done)
     corrected = Rates.of(root)
     assert 2 * now < (corrected.seconds(Work("corpus", 1000.0)) or 0) < 3.6 * now
 

@@ -29,6 +29,7 @@ from rungwise.training.config import GradientConfig
 from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.tuning.record import expected_best
 from tests.conftest import small_gpt, small_recipe, write_corpus
+from tests.report_pages import gradient_run, pretrain_summary
 from tests.summaries import end_stage
 
 RATE = "pretrain.optimizer.learning_rate"
@@ -43,15 +44,6 @@ LIST = {"search.measure": {"kind": "word_list", "path": "nowhere.txt"}}
 HALVING = {"search.halving": {}, "pretrain.optimizer.schedule": PLATEAU}
 SOURCES = {"word2vec": "asynchronous", "glove": "cooccurrence", "ngram": "counts"}
 TEXT_TOKENS = 10_000
-GRADIENT = {
-    **dict.fromkeys(("history", "validation", "timings", "data", "skipped_steps", "spikes"), ()),
-    **dict.fromkeys(("attempts", "lengths", "sources"), ()),
-    **dict.fromkeys(("data_hash", "device", "parallel", "flops_rule"), ""),
-    "stopped_early": False,
-    "bfloat16": False,
-    "flops_per_token": 0.0,
-    "throughput": {},
-}
 
 
 @pytest.fixture(scope="module")
@@ -173,23 +165,13 @@ def summarise(config: PretrainStageConfig, earlier: dict[str, Any] | None) -> di
             seconds = settings.max_seconds * (1 + 0.02 * noise)
             tokens = round(seconds * speed)
     loss = abs(rate - 0.01) ** 0.5 + 2.0 + 0.01 * noise + 1e4 / tokens
-    gradient = None
+    final = {objective.tokens.loss_key: loss, "bits_per_byte": loss}
+    run = None
     if isinstance(settings, GradientConfig):
-        gradient = GRADIENT | {"steps": settings.steps, "prolonged": [earlier] if earlier else []}
-    return {
-        "gradient": gradient,
-        "fitting": settings.kind,
-        "model": config.model.model_dump(mode="json"),
-        "objective": objective.name,
-        "parameters": 1,
-        "vocab_size": 200,
-        "tokens": tokens,
-        "epochs": float(epochs),
-        "unigram_loss": 5.0,
-        "final": {objective.tokens.loss_key: loss, "bits_per_byte": loss},
-        "seconds": seconds,
-        "headline": "",
-    }
+        run = gradient_run([{"step": settings.steps}], prolonged=[earlier] if earlier else [])
+    summary = pretrain_summary(config.model, objective.name, final, run)
+    fit = {"fitting": settings.kind, "tokens": tokens, "epochs": float(epochs), "seconds": seconds}
+    return summary.model_copy(update=fit).model_dump(mode="json")
 
 
 def outcome(summary: SearchSummary) -> tuple[Any, ...]:

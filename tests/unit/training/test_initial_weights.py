@@ -21,7 +21,6 @@ from rungwise.pipeline.stages import pretrain_stages
 from rungwise.serving.hugging_face import export_model
 from rungwise.serving.importing import INITIAL_WEIGHTS, import_weights
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
-from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.training.initial import ImportConfig, check_initial, compare_tensors, load_initial
 from tests import toy_tokenizers
 from tests.conftest import small_recipe
@@ -73,8 +72,9 @@ def folder_of(kind: str, folder: Path) -> Path:
     return folder
 
 
-def imported(kind: str, tmp_path: Path) -> tuple[Artifact, Tokenizer]:
-    """The artifact of the initial stage, and the tokenizer that it read."""
+def imported(kind: str, tmp_path: Path) -> tuple[Family, Objective, Artifact, Tokenizer]:
+    """Family and objective of a run that begins with an imported model, the artifact of the initial
+    stage, and the tokenizer that it read."""
     folder = folder_of(kind, tmp_path / "theirs")
     words = Tokenizer.from_file(str(folder / "tokenizer.json"))
     (tmp_path / "tokenizer").mkdir()
@@ -87,16 +87,8 @@ def imported(kind: str, tmp_path: Path) -> tuple[Artifact, Tokenizer]:
     summary = import_weights(config, {"tokenizer": tokenizer}, Folder.at(output), context)
     inputs = made_of(tokenizer=tokenizer)
     made = {"summary": summary.model_dump(mode="json"), "inputs": inputs, "config": {}}
-    return kept(tmp_path, "initial", "i" * 12, made), words
-
-
-def trained_on(kind: str, tmp_path: Path) -> tuple[Family, Objective, Artifact, Tokenizer]:
-    """Family and objective of a run that begins with an imported model."""
-    artifact, words = imported(kind, tmp_path)
-    model = validate(PretrainStageConfig, {
-        "model": artifact.record["summary"]["model"], "pretrain": {"steps": 1},
-    }).model  # fmt: skip
-    return model, model.objectives[0], artifact, words
+    model = summary.model
+    return model, model.objectives[0], kept(tmp_path, "initial", "i" * 12, made), words
 
 
 def fit(model: Any, objective: str) -> GradientFit:
@@ -105,7 +97,7 @@ def fit(model: Any, objective: str) -> GradientFit:
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_run_begins_with_their_logits(kind: str, tmp_path: Path) -> None:
-    model, objective, artifact, words = trained_on(kind, tmp_path)
+    model, objective, artifact, words = imported(kind, tmp_path)
     module: Any = model.build(words.get_vocab_size(), objective)
     assert load_initial(module, artifact) == {}
     assert compare_tensors(module, artifact).fresh == ()
@@ -128,7 +120,7 @@ def test_a_run_begins_with_their_logits(kind: str, tmp_path: Path) -> None:
 
 
 def test_heads_that_the_folder_lacks_are_drawn_and_others_carried(tmp_path: Path) -> None:
-    model, _, artifact, words = trained_on("bert", tmp_path)
+    model, _, artifact, words = imported("bert", tmp_path)
     module = model.build(words.get_vocab_size(), model.objective("mlm"))
     carried = load_initial(module, artifact)
     assert set(carried) == {"bert.pooler.weight", "bert.pooler.bias", "nsp.weight", "nsp.bias"}
@@ -136,11 +128,11 @@ def test_heads_that_the_folder_lacks_are_drawn_and_others_carried(tmp_path: Path
 
 
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
-    model, _, artifact, _ = trained_on("bert", tmp_path)
+    model, _, artifact, _ = imported("bert", tmp_path)
     rows = instances_of(tmp_path)
     drier = model.model_copy(update={"dropout": 0.0})
     check_initial(fit(drier, "mlm"), artifact, rows)
-    gpt, _, theirs, _ = trained_on("gpt", tmp_path / "gpt")
+    gpt, _, theirs, _ = imported("gpt", tmp_path / "gpt")
     crossing = gpt.model_copy(update={"crosses_documents": True})
     check_initial(fit(crossing, "causal"), theirs, rows)
     wider = model.model_copy(update={"intermediate_size": 99})

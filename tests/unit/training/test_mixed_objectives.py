@@ -16,7 +16,7 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.texts import LabelledPairsConfig
 from rungwise.training.config import GradientFit
-from rungwise.training.feed import MIXED_INSTANCES, count_steps, find_phase, list_turns, open_phases
+from rungwise.training.feed import MIXED_INSTANCES, find_phase, list_turns, open_phases
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.ray.gradient import count_sources
 from tests.conftest import SPECIAL_IDS, write_shards
@@ -141,7 +141,7 @@ def rows_read(config: GradientFit, inputs: dict[str, Artifact]) -> dict[str, lis
 def test_a_member_reads_as_it_does_alone_and_without_another(inputs: dict[str, Artifact]) -> None:
     whole = rows_read(ALL, inputs)
     turns = list_turns(inputs, ALL.pretrain)
-    counted = {str(turn.member): count for turn, count in count_steps(turns, 40)}
+    counted = {str(turn.member): turn.count(40) for turn in turns}
     sizes = {"skip_thoughts": 4, "sentence_autoencoder": 4, "inference": 16}
     assert {name: len(rows) // sizes[name] for name, rows in whole.items()} == counted
     assert counted["inference"] == 8

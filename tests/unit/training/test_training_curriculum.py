@@ -35,7 +35,7 @@ def test_every_step_reads_what_its_phase_says_from_its_own_beginning(both: list[
     turns = list_turns(inputs, settings.pretrain)
     short, long = open_phases(settings, turns, worker)
     assert [short.reads(14), long.reads(14), long.reads(15)] == [True, False, True]
-    (alone,) = open_phases(settings, [DataPhase("instances", 0, both[1])], worker)
+    (alone,) = open_phases(settings, [DataPhase("instances", range(20), both[1])], worker)
     assert long.step(15).instances.tolist() == alone.step(0).instances.tolist()
     assert long.step(19).data_hash == alone.step(4).data_hash
     # Twelve rows a step: six at once of length 16, and three of length 32.
@@ -82,7 +82,10 @@ def test_what_was_read_is_told_by_source(tmp_path: Path) -> None:
     sizes = InstancesSummary.of(instances).instances_by_source("train")
     epoch = sum(sizes.values())
     settings = config(**{"pretrain.global_batch_size": epoch})
-    turns = [DataPhase("instances", 0, instances), DataPhase("longer_instances", 1, instances)]
+    turns = [
+        DataPhase("instances", range(1), instances),
+        DataPhase("longer_instances", range(1, 3), instances),
+    ]
     books, wiki = count_sources(settings, turns, 3, 1_000_000)
     assert (books.source, books.epochs, books.instances) == ("books", 3.0, 3 * sizes["books"])
     assert (wiki.source, wiki.epochs, wiki.instances) == ("wiki", 3.0, 3 * sizes["wiki"])

@@ -8,29 +8,21 @@ import torch
 from rungwise.__main__ import main
 from rungwise.core.configuration.overrides import ComputeConfig, load
 from rungwise.pipeline.recipe import Recipe
-from rungwise.training.config import GradientFit
+from rungwise.pipeline.stages import pretrain_config
 from rungwise.training.estimate import Measures, estimate_run, memory_estimate
-from rungwise.training.fit_config import PretrainStageConfig, require_gradient
+from rungwise.training.fit_config import require_gradient
 from rungwise.training.initial import build_model
 from rungwise.training.optimizer import build_optimizers
 from tests.conftest import REPOSITORY, small_recipe, write_recipe
 from tests.training_runs import config, make_instances
 
 
-@pytest.fixture(scope="module")
-def base() -> tuple[GradientFit, Measures, Recipe]:
-    recipe = load(Recipe, REPOSITORY / "workflows" / "configs" / "bert-base.yaml")
-    assert recipe.model is not None
-    assert recipe.pretrain is not None
-    assert recipe.instances is not None
-    measures = Measures.planned(recipe.instances, 30_522)
-    blocks = PretrainStageConfig(model=recipe.model, pretrain=recipe.pretrain)
-    return require_gradient(blocks, "steps"), measures, recipe
-
-
-def test_bert_base_by_hand(base: tuple[GradientFit, Measures, Recipe]) -> None:
+def test_bert_base_by_hand() -> None:
     """SPEC B1: 110,106,428 parameters; 545.4 MFLOP a token at length 128."""
-    settings, measures, _ = base
+    recipe = load(Recipe, REPOSITORY / "workflows" / "configs" / "bert-base.yaml")
+    assert recipe.instances is not None
+    settings = require_gradient(pretrain_config(recipe), "steps")
+    measures = Measures.planned(recipe.instances, 30_522)
     compute = ComputeConfig(num_workers=4, micro_batch_size=16, price_per_hour=8.0)
     estimate = estimate_run(settings, [measures], compute, tokens_per_second=1e6)
     steps, size = settings.pretrain.steps, settings.pretrain.global_batch_size

@@ -119,7 +119,7 @@ def test_micro_batches_do_not_depend_on_who_computes_them(tmp_path: Path, kind: 
     rng = np.random.default_rng(1)
     rows = make_instances(tmp_path / "instances", kind, documents=(40, 7, 20))
     source = Source(InstanceReader(rows, "train", 1 << 20))
-    order = DataPhase("instances", 0, rows).order(config())
+    order = DataPhase("instances", range(20), rows).order(config())
     for _ in range(30):
         each, world, micro = rng.integers(1, 4), rng.integers(1, 5), rng.integers(1, 9)
         parts = int(each * world)

@@ -126,41 +126,25 @@ def test_seconds_count_over_all_attempts(instances: Artifact, tmp_path: Path) ->
 
 
 def test_muon_is_pytorchs_but_in_float32_and_with_queries_keys_and_values_apart() -> None:
-    """Gradients of 1 : 0.1 : 0.01 move all three alike; together they move 0.83 : 0.27 : 0.03."""
     torch.manual_seed(0)
     D = 64
     gradients = [torch.randn(D, D) * scale for scale in (1.0, 0.1, 0.01)]
     stacked = StackedLinear(D, (D, D, D), bias=False)
     lone = [nn.Linear(D, D, bias=False) for _ in range(3)]
-    together = nn.Linear(D, 3 * D, bias=False)
     keys: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.1, "momentum": 0.9}
     assert isinstance(stacked.weight, nn.Parameter)
     ours = Muon([stacked.weight], {stacked.weight: stacked.sizes}, **keys)
-    theirs, fused = (
-        torch.optim.Muon(weights, adjust_lr_fn="match_rms_adamw", **keys)
-        for weights in ([layer.weight for layer in lone], [together.weight])
-    )
+    weights = [layer.weight for layer in lone]
+    theirs = torch.optim.Muon(weights, adjust_lr_fn="match_rms_adamw", **keys)
     with torch.no_grad():
-        stacked.weight.copy_(torch.cat([layer.weight for layer in lone]))
-    before, before_fused = stacked.weight, together.weight
+        stacked.weight.copy_(torch.cat(weights))
     for _ in range(3):
-        before, before_fused = stacked.weight.detach().clone(), together.weight.detach().clone()
-        stacked.weight.grad = together.weight.grad = torch.cat(gradients)
-        for layer, gradient in zip(lone, gradients, strict=True):
-            layer.weight.grad = gradient
-        for optimizer in (ours, theirs, fused):
+        stacked.weight.grad = torch.cat(gradients)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+        for optimizer in (ours, theirs):
             optimizer.step()
-    expected = torch.cat([layer.weight for layer in lone])
-    torch.testing.assert_close(stacked.weight, expected, atol=5e-4, rtol=0)
-
-    def sizes(new: torch.Tensor, old: torch.Tensor, side: int) -> list[float]:
-        """Of the three updates, 1 for an orthogonal one."""
-        step = (new - old * (1 - 0.01 * 0.1)) / (0.01 * 0.2 * math.sqrt(side))
-        return [part.norm().item() / math.sqrt(D) for part in step.split(D)]
-
-    assert sizes(stacked.weight, before, D) == pytest.approx([0.88] * 3, abs=0.02)
-    fused_sizes = sizes(together.weight, before_fused, 3 * D)
-    assert fused_sizes == pytest.approx([0.83, 0.27, 0.03], abs=0.02)
+    torch.testing.assert_close(stacked.weight, torch.cat(weights), atol=5e-4, rtol=0)
 
 
 def test_rates_and_shares_follow_from_times_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

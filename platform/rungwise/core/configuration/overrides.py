@@ -118,7 +118,7 @@ def _validate(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[Prob
     except ValidationError as error:
         return blocks.list_problems(model, error, data)
     except ConfigError as error:
-        return [Problem("", str(error.with_changes({})), error.changes)]
+        return [Problem("", error.message, error.changes)]
 
 
 def _blame(problem: Problem, overrides: Mapping[str, str]) -> str:

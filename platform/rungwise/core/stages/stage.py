@@ -59,10 +59,14 @@ Trunk = tuple[str, int]  # what the work of several stages begins with, and how 
 
 @dataclass(frozen=True)
 class ContinuableRun:
-    """The finished artifact whose work a stage would continue. `line` says so to people."""
+    """The finished artifact whose work a stage would continue, from so many steps on."""
 
-    fingerprint: str
-    line: str
+    artifact: Artifact
+    steps: int
+
+    def __str__(self) -> str:
+        name = f"{self.artifact.label}-{self.artifact.fingerprint}"
+        return f"goes on from step {self.steps} of {name}"
 
 
 @dataclass(frozen=True)
@@ -79,16 +83,15 @@ class StageType(Generic[StageConfigT, SummaryT]):
     version: int
     run: Callable[[StageConfigT, dict[str, Artifact], Folder, Context], SummaryT]
     summary: type[SummaryT]
-    identity: Callable[[StageConfigT], Mapping[str, Any]] | None = None
-    outside: Callable[[StageConfigT], Mapping[str, Any]] | None = None
+    identity: Callable[[StageConfigT], Config | Mapping[str, Any]] = lambda config: config
+    outside: Callable[[StageConfigT], Mapping[str, Any]] = lambda config: {}
     resumes: bool = False
     place: Place = "task"
-    goes_on_from: (
-        Callable[[StageConfigT, Mapping[str, str], Sequence[Artifact]], ContinuableRun | None]
-        | None
-    ) = None
-    trunk: Callable[[StageConfigT, Mapping[str, str]], Trunk | None] | None = None
-    trains_alone: Callable[[StageConfigT, ComputeConfig], bool] | None = None
+    goes_on_from: Callable[
+        [StageConfigT, Mapping[str, str], Sequence[Artifact]], ContinuableRun | None
+    ] = lambda config, inputs, finished: None
+    trunk: Callable[[StageConfigT, Mapping[str, str]], Trunk | None] = lambda config, inputs: None
+    trains_alone: Callable[[StageConfigT, ComputeConfig], bool] = lambda config, compute: False
 
     def stage(
         self,
@@ -97,8 +100,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
         title: Title | None = None,
     ) -> "Stage":
         """Make a stage with this config. Raises what `outside` raises, as for a missing file."""
-        identity = config if self.identity is None else dict(self.identity(config))
-        outside = {} if self.outside is None else dict(self.outside(config))
+        identity, outside = self.identity(config), self.outside(config)
         return Stage(self, config, dict(inputs or {}), identity, outside, title or Title(self.name))
 
 
@@ -143,8 +145,7 @@ class Stage:
     @cached_property
     def trunk(self) -> Trunk | None:
         """The work that it shares with other stages, and how much of it; None if it shares none."""
-        find = self.type.trunk
-        return None if find is None else find(self.config, self.input_fingerprints)
+        return self.type.trunk(self.config, self.input_fingerprints)
 
     def continues(self, other: "Stage") -> bool:
         """Whether it could go on from where the work that it shares with `other` ends there."""
@@ -174,14 +175,12 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
             rows.append(Planned(stage, folder, artifact, "done"))
             continue
         finished = artifacts.list_artifacts(root, stage.name)
-        earlier = None
-        if stage.type.goes_on_from is not None:
-            earlier = stage.type.goes_on_from(stage.config, stage.input_fingerprints, finished)
+        earlier = stage.type.goes_on_from(stage.config, stage.input_fingerprints, finished)
         if stage.type.resumes and folder.names():
             reason = GOES_ON
         else:
             own = [each for each in finished if each.label == label]
-            reason = earlier.line if earlier else _reason(stage, own, rows)
+            reason = str(earlier) if earlier else _reason(stage, own, rows)
         rows.append(Planned(stage, folder, None, reason, earlier))
     return rows
 

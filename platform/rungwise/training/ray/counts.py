@@ -19,15 +19,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
 from rungwise.models.family import Family
-from rungwise.models.fitting import (
-    HERE,
-    CountedFamily,
-    Create,
-    FileFamily,
-    Tasks,
-    Weights,
-    fill_arrays,
-)
+from rungwise.models.fitting import HERE, CountedFamily, FileFamily, Tasks, Weights, fill_arrays
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile
@@ -57,7 +49,14 @@ def pretrain_by_counts(
     with output.staged(MODEL) as path:
         create = functools.partial(create_arrays, path)
         if initial is None:
-            tensors = _estimate(family, artifact, create, context)
+            parts, tasks = count_parts(
+                artifact,
+                lambda text: family.count(text, tokens.special),
+                family.split,
+                family.merge,
+                context,
+            )
+            tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
         else:
             tensors = fill_arrays(create, _load_given(config.model, initial))
     model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
@@ -78,19 +77,6 @@ def pretrain_by_counts(
         f"{final['loss']:.3f} (unigram {tokens.unigram_loss:.2f})  "
         f"{final['bits_per_byte']:.3f} bits per byte",
     )
-
-
-def _estimate(
-    family: CountedFamily, artifact: Artifact, create: Create, context: Context
-) -> Weights:
-    """Count the training text and estimate the model."""
-    tokens = TokensSummary.of(artifact)
-
-    def count(text: TokenisedText) -> Any:
-        return family.count(text, tokens.special)
-
-    parts, tasks = count_parts(artifact, count, family.split, family.merge, context)
-    return family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
 
 
 def _load_given(model: Family, given: Artifact) -> Weights:

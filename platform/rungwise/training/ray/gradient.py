@@ -19,7 +19,7 @@ from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, list_artifacts
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import read_kind
@@ -28,8 +28,8 @@ from rungwise.ray_private import ControllerCallback, ResizingState
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.checkpoint_files import CheckpointRules
 from rungwise.training.config import GradientFit
-from rungwise.training.feed import DataPhase, count_epochs, count_steps, list_turns, rows_per_epoch
-from rungwise.training.fit_config import BESIDE, check_rows, find_earlier, list_finished_runs
+from rungwise.training.feed import DataPhase, count_epochs, list_turns, rows_per_epoch
+from rungwise.training.fit_config import BESIDE, check_rows, find_earlier
 from rungwise.training.initial import (
     INITIAL,
     build_model,
@@ -129,10 +129,10 @@ def count_sources(
     instances: Counter[str] = Counter()
     lengths: Counter[str] = Counter()
     epochs: defaultdict[str, float] = defaultdict(float)
-    for turn, count in count_steps(turns, steps):
+    for turn in turns:
         files = turn.summary.split_files("train")
         sizes = turn.summary.instances_by_source("train")
-        rows = count * turn.config(config).pretrain.global_batch_size
+        rows = turn.count(steps) * turn.config(config).pretrain.global_batch_size
         for name, size in sizes.items():
             number = round(rows * size / sum(sizes.values()))
             whole = sum(row.tokens for row in files if row.source == name)
@@ -256,8 +256,9 @@ def plan_run(
     if (beside := inputs.get(BESIDE)) is not None:
         facts[BESIDE] = beside.fingerprint
     shared = config.pretrain.shared_steps
+    root, stage, _ = output.uri.rsplit("/", 2)
     # Do not even look at other runs if there is nothing to share.
-    finished = list_finished_runs(output) if shared else []
+    finished = list_artifacts(Folder.at(root), stage) if shared else []
     fingerprints = {name: artifact.fingerprint for name, artifact in inputs.items()}
     rules = CheckpointRules(
         output / "checkpoints",

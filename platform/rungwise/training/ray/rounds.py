@@ -99,9 +99,10 @@ def fit(
     settings, tokens = config.pretrain, TokensSummary.of(artifact)
     family = cast(WeightedFamily, config.model)
     began, first = rounds.began, 0
-    if state := _load_state(output):
-        weights, first, seconds = state
-        began = time.monotonic() - seconds
+    if output.exists(_STATE):  # of a killed run
+        weights = safetensors.numpy.load(output.read_bytes(_STATE))
+        first = int(weights.pop(_ROUND)[0])
+        began = time.monotonic() - float(weights.pop(_SECONDS)[0])
     else:
         weights = family.start(rounds.counts, tokens.documents.train, settings.seed)
     for number in range(first, rounds.number):
@@ -172,14 +173,6 @@ def run_threads(work: Callable[[Any], Losses], shares: Iterable[Any]) -> Losses:
 def sum_losses(losses: Iterable[Losses]) -> Losses:
     totals, counts = zip((0, 0), *losses, strict=True)
     return sum(totals), sum(counts)
-
-
-def _load_state(output: Folder) -> tuple[Weights, int, float] | None:
-    """Load the weights of a killed run, the number of its rounds, and their seconds."""
-    if not output.exists(_STATE):
-        return None
-    state = safetensors.numpy.load(output.read_bytes(_STATE))
-    return state, int(state.pop(_ROUND)[0]), float(state.pop(_SECONDS)[0])
 
 
 Plan = Sequence[NDArray[Any]]
@@ -309,11 +302,9 @@ def pretrain_by_cooccurrence(
     tokens = TokensSummary.of(artifact)
     family = cast(CooccurrenceFamily, config.model)
     counts_V = count_tokens(artifact, settings, context)
-
-    def count(text: TokenisedText) -> Any:
-        return family.count(text, counts_V)
-
-    parts, tasks = count_parts(artifact, count, family.split, family.merge, context)
+    parts, tasks = count_parts(
+        artifact, lambda text: family.count(text, counts_V), family.split, family.merge, context
+    )
     table = merge_parts(parts, tasks, family.merge)
     cells = ray.put(family.cells(table, tokens.vocab_size))
     del table
