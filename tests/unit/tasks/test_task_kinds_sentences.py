@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import DataError
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, longest_first
@@ -123,10 +123,6 @@ def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokeniz
         refused(Text("t:6", "one", "two", "high"), NUMBERS)
     with pytest.raises(DataError, match="t:7: option 2 is the answer, but there are 2 options"):
         refused(ChoiceExample("t:7", "one", None, ("two", "three"), 2), OPTIONS)
-    with pytest.raises(ConfigError, match="both_orders, which is for pairs"):
-        task_kind(LABELS, Reading(pairs="both_orders")).encode(
-            [Text("t:8", "one")], tokenizer, FRAME
-        )
 
 
 def test_logits_become_a_label_with_its_share_or_a_number(tokenizer: Tokenizer) -> None:

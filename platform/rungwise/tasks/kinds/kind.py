@@ -162,11 +162,6 @@ class TaskKind(ABC):
         """The columns of an input whose values are all texts."""
         return self.columns
 
-    @property
-    def marks(self) -> int:
-        """The number of marks in a row."""
-        return 2
-
     @abstractmethod
     def parse(self, record: Record) -> Example:
         """Make an example without a target. Raises DataError naming what is missing."""
@@ -183,9 +178,6 @@ class TaskKind(ABC):
     def takes(self, key: str) -> bool:
         """Whether a setting of `finetune_keys` of some kind has a meaning for this task."""
         return key in self.finetune_keys
-
-    def check_reading(self) -> None:  # noqa: B027  (most kinds can have any)
-        """Raise ConfigError, naming the key, for a reading that this task cannot have."""
 
     @abstractmethod
     def build_head(self, stand: Stand) -> TaskHead:
@@ -327,10 +319,6 @@ class TextKind(TaskKind):
         super().__init__(info, reading)
         self.columns = ("text", "second") if info.pair else ("text",)
         self.is_one_text = not info.pair
-
-    @property
-    def marks(self) -> int:
-        return 3 if self.info.pair else 2
 
     def parse(self, record: Record) -> Text:
         return Text(record.where, *(record.text(name) for name in self.columns))

@@ -21,7 +21,7 @@ import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import (
     Frame,
@@ -95,16 +95,11 @@ class SentenceKind(TextKind):
 
         A text in a row of its own is cut at its end, a pair longest first; both orders hold the
         same tokens, whichever text is the first. With `windows` there is an item per window over
-        the longer text; the shorter one stands in each, cut to half of the row. Raises DataError
-        for a single text where a pair is expected, the reverse, or a target of another task;
-        ConfigError for two rows of a single text. Texts apart have no windows.
+        the longer text; the shorter one stands in each, cut to half of the row. Texts apart have no
+        windows. Raises DataError for a single text where a pair is expected, the reverse, or a
+        target of another task.
         """
         pairs, info = self.reading.pairs, self.info
-        if pairs != "joined" and not info.pair:
-            raise ConfigError(
-                f"finetune.pairs is {pairs}, which is for pairs of texts, and this task has single "
-                "texts; leave it out"
-            )
         for example in examples:
             if info.pair != (example.second is not None):
                 problem = "expected one text, found a pair; leave the second out"
