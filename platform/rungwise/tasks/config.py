@@ -184,13 +184,9 @@ def identity(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     return plain
 
 
-def input_digests(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
-    """Digest the files that the task reads, by split; {} if it reads none.
-
-    Raises ConfigError if a path matches nothing, DataError if the files of a split are empty.
-    """
-    if not isinstance(config, FilesTaskConfig):
-        return {}
+def input_digests(config: FilesTaskConfig) -> dict[str, Any]:
+    """Digest the files that the task reads, by split. Raises ConfigError if a path matches nothing,
+    DataError if the files of a split are empty."""
     return {split: digest(paths, f"data.{split}") for split, paths in config.paths().items()}
 
 

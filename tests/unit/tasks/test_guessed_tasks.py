@@ -1,6 +1,5 @@
 """What `rungwise tasks` prints of whole data sets: a block that loads their own splits."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,10 @@ import pytest
 import yaml
 
 from rungwise.__main__ import main
-from rungwise.core.configuration.config import Config, validate
-from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tasks.data.files import load
+from tests.task_cases import files_task, json_lines
 
 WORDS = ("sea", "wind", "harbour", "storm", "gull", "rope", "deck", "lamp", "tide", "sand")
-
-
-class Block(Config):
-    task: TaskConfig
 
 
 def prose(number: int) -> str:
@@ -31,10 +25,6 @@ def tsv(*rows: tuple[Any, ...]) -> str:
 
 def labelled(first: int, number: int, label: str | None = None) -> list[tuple[Any, ...]]:
     return [(prose(n), label or ("good", "bad")[n % 2]) for n in range(first, first + number)]
-
-
-def lines(*records: Any) -> str:
-    return "".join(json.dumps(each) + "\n" for each in records)
 
 
 def tagged(first: int, number: int, end: str = "\n") -> str:
@@ -122,7 +112,7 @@ CASES: dict[str, tuple[str, dict[str, str], tuple[int | None, ...], list[str]]] 
     "JSON Lines with a column of two splits and of unlabelled rows": (
         "all.jsonl",
         {
-            "all.jsonl": lines(
+            "all.jsonl": json_lines(
                 *(
                     {
                         "text": prose(n),
@@ -161,9 +151,7 @@ def test_the_block_that_is_printed_loads_the_data_with_its_own_splits(
         assert f"# {note}" in printed
     assert "skipped" not in printed
     (block,) = yaml.safe_load(printed)["tasks"].values()
-    config = validate(Block, {"task": block["data"]}).task
-    assert isinstance(config, FilesTaskConfig)
-    task = load(config)
+    task = load(files_task(block["data"]))
     numbers = tuple(len(task.splits[split]) for split in ("train", "validation", "test"))
     assert all(e in (None, n) and n for e, n in zip(expected, numbers, strict=True)), numbers
     total = next((number for name, number in TOTALS.items() if case.startswith(name)), None)
@@ -311,13 +299,13 @@ def test_columns_that_are_taken_and_what_they_hold_are_said(
     (block,) = yaml.safe_load(printed)["tasks"].values()
     if format_:
         assert block["data"]["format"] == {"kind": "table", **format_}
-    config = validate(Block, {"task": block["data"]}).task
-    assert isinstance(config, FilesTaskConfig)
-    assert load(config).splits["train"]
+    assert load(files_task(block["data"])).splits["train"]
 
 
 def test_a_single_label_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(*({"text": prose(n), "label": "x"} for n in range(9))))
+    (tmp_path / "a.jsonl").write_text(
+        json_lines(*({"text": prose(n), "label": "x"} for n in range(9)))
+    )
     assert main(["tasks", str(tmp_path / "a.jsonl")]) == 0
     assert "all examples have one label, 'x'; a task needs two" in capsys.readouterr().out
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.interface import task_kind
@@ -17,11 +17,8 @@ from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
 from rungwise.tasks.kinds.tagging import marks_spans
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
 from rungwise.tokenizer.training import wordpiece
+from tests.task_cases import NUMBERED, words
 
-WORDS = [
-    *("zero", "one", "two", "three", "four", "five"),
-    *("six", "seven", "eight", "nine", "ten", "11"),
-]
 FRAME = Frame(start=101, between=102, end=103, sequence_length=8)
 LABELS = TaskInfo("classification", ("no", "yes"), False, "accuracy")
 PAIRS = TaskInfo("classification", ("no", "yes"), True, "accuracy")
@@ -29,30 +26,17 @@ NUMBERS = TaskInfo("regression", (), True, "pearson")
 OPTIONS = TaskInfo("choice", (), False, "accuracy")
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    """The id of a word is its number."""
-    ids = {word: number for number, word in enumerate(WORDS)}
-    made = Tokenizer(models.WordLevel(ids, unk_token="zero"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return made
-
-
-def words(*numbers: int) -> str:
-    return " ".join(WORDS[number] for number in numbers)
-
-
 def rows(item: Item) -> list[tuple[int, ...]]:
     return [row.ids for row in item.rows]
 
 
-def test_a_sentence_is_framed_and_cut_at_its_end(tokenizer: Tokenizer) -> None:
+def test_a_sentence_is_framed_and_cut_at_its_end() -> None:
     examples = [
         Text("a", words(1, 2), target="yes"),
         Text("b", words(*range(1, 9)), target="no"),
         Text("c", ""),
     ]
-    items = task_kind(LABELS).encode(examples, tokenizer, FRAME)
+    items = task_kind(LABELS).encode(examples, NUMBERED, FRAME)
     assert [rows(item) for item in items] == [
         [(101, 1, 2, 103)],
         [(101, 1, 2, 3, 4, 5, 6, 103)],
@@ -70,10 +54,10 @@ def test_a_pair_loses_tokens_one_by_one_where_it_is_longer(a: int, b: int, room:
     assert longest_first(first, second, room) == expected
 
 
-def test_both_orders_hold_the_same_tokens(tokenizer: Tokenizer) -> None:
+def test_both_orders_hold_the_same_tokens() -> None:
     pair = [Text("a", words(1, 2, 3, 4), words(5, 6, 7, 8), 2.5)]
-    [one] = task_kind(NUMBERS).encode(pair, tokenizer, FRAME)
-    [item] = task_kind(NUMBERS, Reading(pairs="both_orders")).encode(pair, tokenizer, FRAME)
+    [one] = task_kind(NUMBERS).encode(pair, NUMBERED, FRAME)
+    [item] = task_kind(NUMBERS, Reading(pairs="both_orders")).encode(pair, NUMBERED, FRAME)
     assert rows(item) == [(101, 1, 2, 102, 5, 6, 103), (101, 5, 6, 102, 1, 2, 103)]
     assert rows(one) == [(101, 1, 2, 3, 102, 5, 6, 103)]
     assert item.rows[0].segments == (0, 0, 0, 0, 1, 1, 1)
@@ -88,30 +72,30 @@ def test_both_orders_hold_the_same_tokens(tokenizer: Tokenizer) -> None:
     st.booleans(),
 )
 def test_in_both_orders_it_does_not_matter_which_text_is_the_first(
-    tokenizer: Tokenizer, a: list[int], b: list[int], length: int, windows: bool
+    a: list[int], b: list[int], length: int, windows: bool
 ) -> None:
     frame = replace(FRAME, sequence_length=length)
     kind = task_kind(NUMBERS, Reading(pairs="both_orders", windows=windows, stride=2))
     texts = words(*a), words(*b)
     one, other = (
-        kind.encode([Text("t", first, second, 2.5)], tokenizer, frame)
+        kind.encode([Text("t", first, second, 2.5)], NUMBERED, frame)
         for first, second in (texts, texts[::-1])
     )
     assert [sorted(rows(item)) for item in one] == [sorted(rows(item)) for item in other]
 
 
-def test_texts_apart_have_a_row_each_and_are_cut_each_for_itself(tokenizer: Tokenizer) -> None:
+def test_texts_apart_have_a_row_each_and_are_cut_each_for_itself() -> None:
     pair = [Text("a", words(*range(1, 10)), words(5, 6), 2.5)]
-    [item] = task_kind(NUMBERS, Reading(pairs="apart")).encode(pair, tokenizer, FRAME)
+    [item] = task_kind(NUMBERS, Reading(pairs="apart")).encode(pair, NUMBERED, FRAME)
     assert rows(item) == [(101, 1, 2, 3, 4, 5, 6, 103), (101, 5, 6, 103)]
     assert {segment for row in item.rows for segment in row.segments} == {0}
     assert item.needs == 9 + 2
     assert [(cut.begin, cut.end) for cut in item.cut] == [(0, 6)]
 
 
-def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokenizer) -> None:
+def test_what_does_not_fit_the_task_is_refused_with_its_place() -> None:
     def refused(example: Text | ChoiceExample, info: TaskInfo) -> None:
-        task_kind(info).encode([example], tokenizer, FRAME)
+        task_kind(info).encode([example], NUMBERED, FRAME)
 
     with pytest.raises(DataError, match=r"t:3: label 'maybe' is none of the task's \(no, yes\)"):
         refused(Text("t:3", "one", target="maybe"), LABELS)
@@ -125,8 +109,8 @@ def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokeniz
         refused(ChoiceExample("t:7", "one", None, ("two", "three"), 2), OPTIONS)
 
 
-def test_logits_become_a_label_with_its_share_or_a_number(tokenizer: Tokenizer) -> None:
-    items = task_kind(LABELS).encode([Text("a", "one"), Text("b", "two")], tokenizer, FRAME)
+def test_logits_become_a_label_with_its_share_or_a_number() -> None:
+    items = task_kind(LABELS).encode([Text("a", "one"), Text("b", "two")], NUMBERED, FRAME)
     outputs = [np.array([0.0, np.log(3.0)]), np.array([1000.0, -1000.0])]
     predictions = task_kind(LABELS).decode(Outputs(outputs, items, [None, None]), {})
     assert predictions == [
@@ -134,16 +118,16 @@ def test_logits_become_a_label_with_its_share_or_a_number(tokenizer: Tokenizer) 
         {"label": "no", "probability": 1.0},
     ]
     pair = [Text("a", "one", "two")]
-    items = task_kind(NUMBERS).encode(pair, tokenizer, FRAME)
+    items = task_kind(NUMBERS).encode(pair, NUMBERED, FRAME)
     assert task_kind(NUMBERS).decode(Outputs([np.array(2.5, np.float32)], items, pair), {}) == [
         {"score": 2.5}
     ]
     assert task_kind(NUMBERS).calibrate(Outputs([np.array(2.5, np.float32)], items, pair)) == {}
 
 
-def test_all_options_of_an_example_see_the_same_end_of_the_context(tokenizer: Tokenizer) -> None:
+def test_all_options_of_an_example_see_the_same_end_of_the_context() -> None:
     example = ChoiceExample("a", words(1, 2, 3), words(4, 5), (words(6), words(7, 8), words(9)), 1)
-    [item] = task_kind(OPTIONS).encode([example], tokenizer, FRAME)
+    [item] = task_kind(OPTIONS).encode([example], NUMBERED, FRAME)
     assert rows(item) == [
         (101, 3, 4, 5, 102, 6, 103),
         (101, 3, 4, 5, 102, 7, 8, 103),
@@ -161,10 +145,10 @@ def test_all_options_of_an_example_see_the_same_end_of_the_context(tokenizer: To
     ],
 )
 def test_an_option_is_cut_only_if_it_does_not_fit_alone(
-    tokenizer: Tokenizer, option: tuple[int, ...], row: tuple[int, ...]
+    option: tuple[int, ...], row: tuple[int, ...]
 ) -> None:
     example = ChoiceExample("a", words(1, 2, 3), words(4, 5), (words(*option),))
-    [item] = task_kind(OPTIONS).encode([example], tokenizer, FRAME)
+    [item] = task_kind(OPTIONS).encode([example], NUMBERED, FRAME)
     assert rows(item) == [row]
 
 
@@ -173,15 +157,13 @@ def test_an_option_is_cut_only_if_it_does_not_fit_alone(
     st.lists(st.integers(0, 9), max_size=9), st.integers(4, 30), st.sampled_from(get_args(Pairs))
 )
 def test_no_row_is_longer_than_its_frame(lengths: list[int], longest: int, way: Pairs) -> None:
-    made = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    texts = ["a " * (length * length) for length in lengths]
+    texts = ["1 " * (length * length) for length in lengths]
     frame = Frame(101, 102, 103, longest)
     pairs = [Text("", text, texts[0]) for text in texts]
     choices = [ChoiceExample("", texts[0], text, tuple(texts)) for text in texts]
     for examples, info in ((pairs, NUMBERS), (choices, OPTIONS)):
         items = task_kind(info, Reading(pairs=way if info is NUMBERS else "joined")).encode(
-            examples, made, frame
+            examples, NUMBERED, frame
         )
         assert [item.example for item in items] == list(range(len(texts)))
         assert all(len(row.ids) <= longest for item in items for row in item.rows)

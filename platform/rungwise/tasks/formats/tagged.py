@@ -134,7 +134,7 @@ def _add_type(tags: Sequence[str], scheme: Collection[str]) -> Sequence[str]:
 # Only blank and tab: an ideographic or no-break space is a word where characters are words.
 _BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT = "-DOCSTART-"
-_CONLLU_WIDTH = 10
+CONLLU_WIDTH = 10
 _CONLLU_NO_WORD = re.compile(r"\d+[-.]\d+")
 
 
@@ -225,7 +225,7 @@ class ConlluFormat(_Tagging):
     @property
     def layout(self) -> _Layout:
         tag = {"upos": 3, "xpos": 4}[self.tags]
-        return _Layout(1, tag, _CONLLU_WIDTH, comment="#", numbered=True)
+        return _Layout(1, tag, CONLLU_WIDTH, comment="#", numbered=True)
 
 
 def _split_sentences(
@@ -333,11 +333,8 @@ class TokensFormat(_JsonTags):
                         tuple(label_name(str(tag), self.labels, where) for tag in tags),
                     )
                 )
-        if self.scheme == "as_is":
-            yield from rows
-            return
         places = {tag: row.where for row in reversed(rows) for tag in row.tags or ()}
-        yield from convert_sentences(rows, places)
+        yield from convert_sentences(rows, places) if self.scheme == "iob2" else rows
 
 
 class MarkColumns(Config):

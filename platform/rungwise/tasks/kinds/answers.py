@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rungwise.tasks.kinds.heads import TaskHead
+    from rungwise.tasks.kinds.kind import LossSum
 
 NO_ANSWER = (0, 0)  # target: start and end at the first token of the row
 THRESHOLD = "null_threshold"
@@ -123,9 +124,7 @@ class Span(TaskKind):
         return SpanHead(stand.width)
 
     @staticmethod
-    def loss_sums(
-        logits: Tensor, targets: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, int]:
+    def loss_sums(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> LossSum:
         """Return the sum of the means of the cross entropies of start and end."""
         from torch.nn import functional
 

@@ -2,7 +2,7 @@
 says where an example came from, such as `train.tsv:12`. Targets are names and characters, never
 ids, and None where unknown."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, islice
 from typing import Any, ClassVar, Self, get_args
@@ -208,15 +208,6 @@ class TaskInfo:
     labels: tuple[str, ...]
     pair: bool
     metric: str
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> "TaskInfo":
-        """Build from plain data; other keys are ignored."""
-        return cls(data["kind"], tuple(data["labels"]), data["pair"], data["metric"])
-
-    def as_data(self) -> dict[str, Any]:
-        """Return plain data that `from_data` reads."""
-        return {**asdict(self), "labels": list(self.labels)}
 
 
 class ExampleCounts(PerSplit):

@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # reading a recipe needs no PyTorch
 
     from rungwise.tasks.kinds.heads import TaskHead
 
+    LossSum = tuple[Tensor, int]  # the sum of the losses, and their number
+
 Calibration = Mapping[str, float]
 Prediction = dict[str, Any]
 Rules = dict[str, list[Prediction]]  # the predictions of each rule
@@ -184,9 +186,7 @@ class TaskKind(ABC):
         """Build the head, with random weights."""
 
     @staticmethod
-    def loss_sums(
-        logits: Tensor, targets: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, int]:
+    def loss_sums(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> LossSum:
         """Return the sum of the losses, times their class weights, and their number. By default
         the cross entropy of one class."""
         from torch.nn import functional

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rungwise.tasks.kinds.heads import TaskHead
+    from rungwise.tasks.kinds.kind import LossSum
 
 _Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
 
@@ -307,9 +308,7 @@ class Regression(SentenceKind):
         return example.number
 
     @staticmethod
-    def loss_sums(
-        logits: Tensor, targets: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, int]:
+    def loss_sums(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> LossSum:
         """Return the sum of the squared errors, and their number."""
         from torch.nn import functional
 
@@ -382,9 +381,7 @@ class Multilabel(SentenceKind):
         return tuple(int(label in names) for label in self.info.labels)
 
     @staticmethod
-    def loss_sums(
-        logits: Tensor, targets: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, int]:
+    def loss_sums(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> LossSum:
         """Return the sum of the binary cross entropies, each averaged over the labels."""
         from torch.nn import functional
 
