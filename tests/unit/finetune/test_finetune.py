@@ -43,7 +43,7 @@ from rungwise.training.tensor_files import save_tensors
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config, small_model
 from tests.summaries import pretrained_of, task_of
-from tests.toy_tasks import INFO, WAYS, config_of, stand_in, toy_data
+from tests.toy_tasks import INFO, WAYS, config_of, stand_in, toy_data, word_tokenizer
 
 # Of generation, see test_generation.py.
 TASKS: tuple[Kind, ...] = tuple(kind for kind in INFO if kind != "generation")
@@ -345,10 +345,8 @@ def test_what_only_looks_impossible_is_let_pass() -> None:
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(45))]
-    made = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
-    made.add_special_tokens(names[:5])
-    return made
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    return word_tokenizer(special, (f"w{n}" for n in range(45)))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

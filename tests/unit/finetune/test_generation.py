@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer
 from torch.nn import functional
 
 from rungwise.core.configuration.config import validate
@@ -34,6 +34,7 @@ from rungwise.tasks.kinds.heads import Rows
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tasks.kinds.kind import Reading
 from tests.small_models import objective_of, shaken, small_config
+from tests.toy_tasks import word_tokenizer
 
 INFO = TaskInfo("generation", (), False, "chrf")
 LETTERS = "abcdef"
@@ -43,11 +44,7 @@ V = len(MARKS) + len(LETTERS)
 
 @pytest.fixture
 def letters() -> Tokenizer:
-    names = [*MARKS, *LETTERS]
-    made = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
-    made.add_special_tokens(list(MARKS))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    return made
+    return word_tokenizer(MARKS, LETTERS)
 
 
 def config_of(**keys: Any) -> FinetuneConfig:

@@ -163,7 +163,14 @@ def test_the_block_that_is_printed_loads_the_data_with_its_own_splits(
         assert task.info.labels == ("bad", "good")
 
 
-REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in range(60)]
+def table(*labels: Any, count: int = 60) -> list[tuple[Any, ...]]:
+    """Texts with these labels in turns."""
+    return [(prose(n), labels[n % len(labels)]) for n in range(count)]
+
+
+LABEL = ("text", "label")
+BY_LABEL = {"columns": {"text": "text", "label": "label"}}
+HALVES = "labels: x: 30 (50%), y: 30 (50%)"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +178,7 @@ REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in 
     [
         (
             ("review_id", "word", "class"),
-            REVIEWS,
+            [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in range(60)],
             [],
             {"columns": {"text": "word", "label": "class"}},
             "label from the column class (by its name); not read: review_id",
@@ -191,59 +198,50 @@ REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in 
             "text from the column 1",
         ),
         (
-            ("text", "label"),
-            [(prose(n), (-1, 0, 1, 2)[n % 4]) for n in range(80)],
+            LABEL,
+            table(-1, 0, 1, 2, count=80),
             [],
-            {"columns": {"text": "text", "label": "label"}, "skip_labels": ["-1"]},
+            BY_LABEL | {"skip_labels": ["-1"]},
             "rows with the label -1 are left out, which stands for none",
         ),
         (
-            ("text", "label"),
-            [(prose(n), (-1, 0, 1)[n % 3]) for n in range(60)],
+            LABEL,
+            table(-1, 0, 1),
             [],
-            {"columns": {"text": "text", "label": "label"}},
+            BY_LABEL,
             "-1 may stand for no label; if so, set format.skip_labels: ['-1']",
         ),
         (
-            ("text", "label"),
-            [(prose(n), ("", "x", "", "y")[n % 4]) for n in range(60)],
+            LABEL,
+            table("", "x", "", "y"),
             [],
-            {"columns": {"text": "text", "label": "label"}, "skip_labels": [""]},
+            BY_LABEL | {"skip_labels": [""]},
             "rows with the label '' are left out, which stands for none",
         ),
         (
-            ("text", "label"),
-            [(prose(n), ("1.0", "0.0", "")[n % 3]) for n in range(60)],
+            LABEL,
+            table("1.0", "0.0", ""),
             [],
-            {"columns": {"text": "text", "label": "label"}, "skip_labels": [""]},
+            BY_LABEL | {"skip_labels": [""]},
             "labels: 1.0: 20 (50%), 0.0: 20 (50%)",
         ),
-        (
-            ("text", "label"),
-            [(prose(n), ("x", "y ", " y", "x")[n % 4]) for n in range(60)],
-            [],
-            {"columns": {"text": "text", "label": "label"}},
-            "labels: x: 30 (50%), y: 30 (50%)",
-        ),
+        (LABEL, table("x", "y ", " y", "x"), [], BY_LABEL, HALVES),
         (
             ("Texte", "\u00c9tiquette"),
-            [(prose(n), ("x", "y")[n % 2]) for n in range(60)],
+            table("x", "y"),
             ["--label-column", "1"],
             {"columns": {"text": "Texte", "label": "\u00c9tiquette"}},
-            "labels: x: 30 (50%), y: 30 (50%)",
+            HALVES,
         ),
         *(
             (
                 ("text", "labels"),
-                [
-                    (prose(n), ("[]", "{x}", "{xy}", "{y}")[n % 4].format(x=x, xy=xy, y=y))
-                    for n in range(60)
-                ],
+                table("[]", *lists),
                 [],
                 {"columns": {"text": "text", "labels": "labels"}},
-                "labels: x: 30 (50%), y: 30 (50%)",
+                HALVES,
             )
-            for x, xy, y in [
+            for lists in [
                 ("['x']", "['x', 'y']", "['y']"),
                 ('["x"]', '["x", "y"]', '["y"]'),
                 ("['x']", "['x' 'y']", "['y']"),
@@ -252,31 +250,31 @@ REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in 
         ),
         (
             ("text", "note"),
-            [(prose(n), f"{n % 5},{n % 10}") for n in range(60)],
+            table(*(f"{n % 5},{n}" for n in range(10))),
             [],
             {"columns": {"text": "text", "score": "note"}},
             "score from the column note (its values are numbers)",
         ),
         (
-            ("text", "label", "Usage"),
+            (*LABEL, "Usage"),
             [
-                (prose(n), ("x", "y")[n % 2], ("Training", "PublicTest")[n % 3 > 1])
-                for n in range(60)
+                (*row, ("Training", "PublicTest")[n % 3 > 1])
+                for n, row in enumerate(table("x", "y"))
             ],
             [],
             None,
             "examples: 40 to train on, 20 to test on, 10% of them",
         ),
         (
-            ("text", "label"),
-            [(prose(n), "rare" if n < 3 else ("x", "y")[n % 2]) for n in range(60)],
+            LABEL,
+            [*table("rare", count=3), *table("x", "y", count=57)],
             [],
             None,
             "fewer than 5 examples have the label rare (3)",
         ),
         (
-            ("text", "label"),
-            [(f"caf\u00c3\u00a9 {prose(n)}", ("x", "y")[n % 2]) for n in range(60)],
+            LABEL,
+            [(f"caf\u00c3\u00a9 {text}", label) for text, label in table("x", "y")],
             [],
             None,
             "60 places look like UTF-8 read in another encoding, such as \u00c3\u00a9 for \u00e9",

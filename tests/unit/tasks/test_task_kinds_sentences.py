@@ -15,7 +15,7 @@ from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagge
 from rungwise.tasks.kinds.items import Frame, Item, longest_first
 from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
 from rungwise.tasks.kinds.tagging import marks_spans
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
+from rungwise.tokenizer import ByteBpeConfig, train
 from rungwise.tokenizer.training import wordpiece
 from tests.task_cases import NUMBERED, words
 
@@ -94,7 +94,7 @@ def test_texts_apart_have_a_row_each_and_are_cut_each_for_itself() -> None:
 
 
 def test_what_does_not_fit_the_task_is_refused_with_its_place() -> None:
-    def refused(example: Text | ChoiceExample, info: TaskInfo) -> None:
+    def refused(example: Text | ChoiceExample | Tagged, info: TaskInfo) -> None:
         task_kind(info).encode([example], NUMBERED, FRAME)
 
     with pytest.raises(DataError, match=r"t:3: label 'maybe' is none of the task's \(no, yes\)"):
@@ -107,6 +107,10 @@ def test_what_does_not_fit_the_task_is_refused_with_its_place() -> None:
         refused(Text("t:6", "one", "two", "high"), NUMBERS)
     with pytest.raises(DataError, match="t:7: option 2 is the answer, but there are 2 options"):
         refused(ChoiceExample("t:7", "one", None, ("two", "three"), 2), OPTIONS)
+    with pytest.raises(DataError, match="t:8: 2 words, but 1 tags"):
+        refused(Tagged("t:8", ("1", "2"), ("O",)), INFO)
+    with pytest.raises(DataError, match=r"t:9: tag 'B-Y' is none of the task's \(O, B-X, I-X\)"):
+        refused(Tagged("t:9", ("1",), ("B-Y",)), INFO)
 
 
 def test_logits_become_a_label_with_its_share_or_a_number() -> None:
@@ -203,12 +207,7 @@ def test_long_sentences_are_cut_between_words_long_words_not(cased_tokenizer: To
         (7,) * 6,
         (9,),
     ]
-    assert [(item.first, item.places) for item in items] == [
-        (0, (1, 2, 3)),
-        (3, (1, 4)),
-        (5, (1,)),
-        (6, (1,)),
-    ]
+    assert [item.places for item in items] == [(1, 2, 3), (1, 4), (1,), (1,)]
     assert [item.target for item in items] == [(0, 0, 1), (2, 0), (1,), (0,)]
 
 
@@ -245,14 +244,6 @@ def test_words_of_byte_level_bpe_have_the_tokens_they_have_inside_a_text() -> No
     # Chinese has no blanks: its words are taken as they are.
     [item] = task_kind(INFO).encode([Tagged("a", ("中", "文"))], made, frame)
     assert list(item.rows[0].ids[1:-1]) == made.encode("中文", add_special_tokens=False).ids
-
-
-def test_tags_that_do_not_fit_are_refused_with_their_place() -> None:
-    made = train(WordPieceConfig(kind="wordpiece", vocab_size=40, min_frequency=1), ["a b c"])
-    with pytest.raises(DataError, match="ner:7: 2 words, but 1 tags"):
-        task_kind(INFO).encode([Tagged("ner:7", ("a", "b"), ("O",))], made, FRAME)
-    with pytest.raises(DataError, match=r"ner:9: tag 'B-Y' is none of the task's \(O, B-X, I-X\)"):
-        task_kind(INFO).encode([Tagged("ner:9", ("a",), ("B-Y",))], made, FRAME)
 
 
 def test_tag_schemes_that_mark_spans_are_told_from_parts_of_speech() -> None:

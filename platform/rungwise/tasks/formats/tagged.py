@@ -153,11 +153,6 @@ class _Layout:
     numbered: bool = False
     to_iob2: bool = False
 
-    @property
-    def least(self) -> int:
-        """The fewest columns of a line."""
-        return self.width or max(2, *(n + 1 if n >= 0 else -n for n in (self.word, self.tag)))
-
 
 class _Tagging(FormatConfig):
     fixed_kind = "tagging"
@@ -248,7 +243,9 @@ def _split_sentences(
                 counts["lines_left_out_as_comments"] += 1
             continue
         # The first line decides the width; a line with fewer columns lacks its word or its tag.
-        width = width or max(len(cells), layout.least)
+        if not width:
+            least = (n + 1 if n >= 0 else -n for n in (layout.word, layout.tag))
+            width = max(2, len(cells), *least)
         if not (layout.numbered and _CONLLU_NO_WORD.fullmatch(cells[0])):
             sentence.append((number, cells))
     if sentence:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 NO_ANSWER = (0, 0)  # target: start and end at the first token of the row
 THRESHOLD = "null_threshold"
+_MOST_QUESTION_TOKENS = 64
 _NO_TOKEN = 1e9  # lead of no answer if the context has no token
 _SENTENCE = re.compile(r".*?(?:[.!?](?=\s)|[。！？]|$)", re.DOTALL)  # noqa: RUF001
 
@@ -164,13 +165,12 @@ class Span(TaskKind):
         contexts = list(dict.fromkeys(example.context for example in examples))
         located = dict(zip(contexts, locate(tokenizer, contexts), strict=True))
         questions = token_ids(tokenizer, [example.question for example in examples])
-        most = self.reading.max_question_tokens
         items = []
         for index, (example, ids) in enumerate(zip(examples, questions, strict=True)):
             text = located[example.context]
-            question = ids[: min(most, (frame.sequence_length - 3) // 2)]
+            question = ids[: min(_MOST_QUESTION_TOKENS, (frame.sequence_length - 3) // 2)]
             cut = cuts((example.question, ids, 0, len(question)))
-            needs = 2 * len(ids) + 3 if len(ids) <= most else math.inf
+            needs = 2 * len(ids) + 3 if len(ids) <= _MOST_QUESTION_TOKENS else math.inf
             answer = None
             if example.answers:
                 first = example.answers[0]

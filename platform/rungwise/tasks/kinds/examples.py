@@ -24,7 +24,7 @@ class Damage(DataError):
     def explain(cls, where: str, expected: str, found: str, keys: str = "") -> "Damage":
         """Say what was expected and found, and which `keys` of data.format may be wrong."""
         change = f", or change data.format.{keys}" if keys else ""
-        return cls(f"{where}: expected {expected}, found {found}; mend it{change}")
+        return cls.at(where, expected, found, f"mend it{change}")
 
 
 Kind = str  # the name of a kind, a key of KINDS (tasks/interface.py)

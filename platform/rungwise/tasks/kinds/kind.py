@@ -51,7 +51,6 @@ class Reading:
     pairs: Pairs = "joined"
     windows: bool = False
     stride: int = 64
-    max_question_tokens: int = 64
     max_answer_tokens: int = 30
     sequence_length: int = 128
 
@@ -155,7 +154,7 @@ class TaskKind(ABC):
     @property
     def positive(self) -> str | None:
         """The class of two whose F1 is the metric `f1`, None for another task."""
-        return None
+        return self.info.labels[1] if self.one_label and len(self.info.labels) == 2 else None
 
     # Inputs.
 

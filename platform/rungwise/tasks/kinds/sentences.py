@@ -215,12 +215,8 @@ class Classification(SentenceKind):
         "matthews": TaskMetric(_counts, _matthews),
     }
 
-    @property
-    def positive(self) -> str | None:
-        return self.info.labels[1] if len(self.info.labels) == 2 else None
-
     def metric_names(self, examples: Sequence[Text]) -> list[str]:
-        return [name for name in self.metrics if name != "f1" or len(self.info.labels) == 2]
+        return [name for name in self.metrics if name != "f1" or self.positive]
 
     def target(self, example: Text) -> int:
         return self.label_number(example.target, example.where)
