@@ -177,11 +177,7 @@ TaskConfig = Annotated[
 
 def identity(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     """Return the part of the config that decides the result: all but the paths."""
-    plain = config.model_dump(mode="json")
-    if isinstance(config, FilesTaskConfig):
-        for split in SPLITS:
-            plain.pop(split)
-    return plain
+    return config.model_dump(mode="json", exclude={*SPLITS})
 
 
 def input_digests(config: FilesTaskConfig) -> dict[str, Any]:

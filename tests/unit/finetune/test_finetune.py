@@ -68,10 +68,6 @@ class Epochs:
         self.metrics[epoch], self.states[epoch] = metrics, state()
 
 
-def nothing(*_: Any) -> None:
-    """An `on_epoch` that is not interested."""
-
-
 @pytest.mark.parametrize(("kind", "pairs"), [way for way in WAYS if way[0] in TASKS])
 def test_an_easy_task_is_learned_and_scored_on_each_split(kind: Kind, pairs: Pairs) -> None:
     keys: dict[str, Any] = {
@@ -120,7 +116,7 @@ def test_a_loss_that_is_not_finite_names_the_learning_rate() -> None:
     data.weights["bert.embedding_norm.weight"].fill_(float("nan"))
     message = r"loss of step 1 of 3 is nan; lower finetune\.learning_rate, now 0\.01"
     with pytest.raises(UserError, match=message):
-        finetune(config_of(), data, 0, nothing)
+        finetune(config_of(), data, 0)
 
 
 def test_settings_in_force_are_told() -> None:
@@ -147,7 +143,7 @@ def test_a_fixed_encoder_keeps_every_byte_and_the_rest_learns(objective: str, us
     config = config_of(adaptation={"kind": use}, pooling="mean", weight_decay=0.1)
     torch.manual_seed(3)
     start = build(config, data).state_dict()
-    end = finetune(config, data, 3, nothing).state_dict()
+    end = finetune(config, data, 3).state_dict()
     moved = {name for name in end if not torch.equal(start[name], end[name])}
     assert moved == {name for name in end if not name.startswith("encoder.")}
 
@@ -231,13 +227,13 @@ def test_whoever_goes_on_with_other_settings_gets_those() -> None:
     peak = rest.metrics[2]["effective/learning_rate"]
     assert peak == pytest.approx(0.5), "past the peak of its steps"
     same, other = (
-        finetune(c, data, 0, nothing, state).state_dict()["head.linear.weight"]
+        finetune(c, data, 0, start=state).state_dict()["head.linear.weight"]
         for c in (config, changed)
     )
     assert not torch.equal(same, other)
     wide = config.model_copy(update={"top": config_of(top={"kind": "bilstm"}).top})
     with pytest.raises(UserError, match="the saved state is of another model: expected"):
-        finetune(wide, data, 0, nothing, state)
+        finetune(wide, data, 0, start=state)
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -326,7 +322,7 @@ def test_what_a_model_or_a_task_cannot_be_asked_is_refused_before_anything_runs(
     with pytest.raises(ConfigError, match=message):
         check(config_of(**keys), INFO[kind], small_config(objective), objective_of(objective))
     with pytest.raises(ConfigError, match=message):
-        finetune(config_of(**keys), toy_data(kind, objective), 0, nothing)
+        finetune(config_of(**keys), toy_data(kind, objective), 0)
 
 
 def test_what_only_looks_impossible_is_let_pass() -> None:
