@@ -201,11 +201,8 @@ def _guess_table(
     if has_names:  # the first row is no example
         return
     numbered = dict(enumerate(map(list, zip(*even, strict=True))))
-    yield from _guess_columns(
-        numbered,
-        layout | {"header": False},
-        {key: int(name) if name.isdecimal() else name for key, name in stated.items()},
-    )
+    by_number = {k: int(name) if name.isdecimal() else name for k, name in stated.items()}
+    yield from _guess_columns(numbered, layout | {"header": False}, by_number)
 
 
 def _has_names(cells: Sequence[str], rows: Sequence[list[str]]) -> bool:

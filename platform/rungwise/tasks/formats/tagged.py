@@ -201,13 +201,8 @@ class ConllFormat(_Tagging):
 
     @property
     def layout(self) -> _Layout:
-        return _Layout(
-            self.word,
-            self.tag,
-            tabs=self.separator == "tab",
-            comment=self.comment,
-            to_iob2=self.scheme == "iob2",
-        )
+        tabs, to_iob2 = self.separator == "tab", self.scheme == "iob2"
+        return _Layout(self.word, self.tag, tabs=tabs, comment=self.comment, to_iob2=to_iob2)
 
 
 class ConlluFormat(_Tagging):
@@ -323,13 +318,9 @@ class TokensFormat(_JsonTags):
                 if len(tokens) != len(tags):
                     numbers = f"{len(tokens)} words and {len(tags)} tags"
                     raise Damage.explain(where, "a tag for each word", numbers)
-                rows.append(
-                    Tagged(
-                        f"{file.name}:{line}",
-                        tuple(words(word, where, "a word") for word in tokens),
-                        tuple(label_name(str(tag), self.labels, where) for tag in tags),
-                    )
-                )
+                texts = tuple(words(word, where, "a word") for word in tokens)
+                names = tuple(label_name(str(tag), self.labels, where) for tag in tags)
+                rows.append(Tagged(f"{file.name}:{line}", texts, names))
         places = {tag: row.where for row in reversed(rows) for tag in row.tags or ()}
         yield from convert_sentences(rows, places) if self.scheme == "iob2" else rows
 

@@ -102,11 +102,8 @@ class Record:
     def text(self, name: str) -> str:
         value = self.values.get(name)
         if not isinstance(value, str):
-            problem = (
-                f"{value!r:.80} and not a text"
-                if name in self.values and value == value
-                else "missing"
-            )
+            is_missing = name not in self.values or value != value
+            problem = "missing" if is_missing else f"{value!r:.80} and not a text"
             raise DataError(
                 f"{self.where}: {name} is {problem}; this model needs {', '.join(self.columns)}, "
                 f"found {', '.join(map(str, self.values)) or 'nothing'}"

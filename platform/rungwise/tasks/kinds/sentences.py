@@ -412,16 +412,12 @@ class Multilabel(SentenceKind):
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         threshold = calibration.get(THRESHOLD, 0.5)
-        labels = self.info.labels
-        return [
-            {
-                "labels": sorted(
-                    label for label, p in zip(labels, shares, strict=True) if p > threshold
-                ),
-                "probabilities": shares,
-            }
-            for shares in self.probabilities(outputs)
-        ]
+        predictions = []
+        for shares in self.probabilities(outputs):
+            pairs = zip(self.info.labels, shares, strict=True)
+            labels = sorted(label for label, share in pairs if share > threshold)
+            predictions.append({"labels": labels, "probabilities": shares})
+        return predictions
 
     def probabilities(self, outputs: Outputs) -> list[list[float]]:
         return [scipy.special.expit(logits).tolist() for logits in mean_logits(outputs)]
