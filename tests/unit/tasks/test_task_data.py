@@ -188,10 +188,8 @@ def test_tables_are_read_as_pandas_reads_them(
     ] + splits["train"]
     frame = pd.read_csv(config.train[0], dtype=str, keep_default_na=False, **options)
     rows = frame[list(columns)].itertuples(index=False, name=None)
-    given = getattr(config.format, "labels", None) or getattr(
-        getattr(config.format, "table", None), "labels", None
-    )
-    names = given if isinstance(given, dict) else {}
+    labels = getattr(config.format, "labels", None)
+    names = labels if isinstance(labels, dict) else {}
     expected = Counter(
         (text, second, float(target) if name == "STS-B" else names.get(target, target))
         for text, second, target in rows

@@ -17,7 +17,7 @@ from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
 from rungwise.tasks.kinds.tagging import marks_spans
 from rungwise.tokenizer import ByteBpeConfig, train
 from rungwise.tokenizer.training import wordpiece
-from tests.task_cases import NUMBERED, words
+from tests.task_cases import NUMBERED, SPAN, words
 
 FRAME = Frame(start=101, between=102, end=103, sequence_length=8)
 LABELS = TaskInfo("classification", ("no", "yes"), False, "accuracy")
@@ -255,10 +255,9 @@ def test_tag_schemes_that_mark_spans_are_told_from_parts_of_speech() -> None:
 
 
 def test_the_majority_is_that_of_the_training_split() -> None:
-    info = TaskInfo("classification", ("no", "yes"), False, "accuracy")
     train = [Text("a", "a", target=label) for label in ("yes", "no", "yes")]
     test = [Text("a", "a", target=label) for label in ("no", "no", "yes", "no")]
-    scores = task_kind(info).baselines(train, test)
+    scores = task_kind(LABELS).baselines(train, test)
     assert scores["majority"] == pytest.approx(
         {"accuracy": 1 / 4, "macro_f1": 0.4 / 2, "matthews": 0, "f1": 0.4}
     )
@@ -283,10 +282,9 @@ def test_of_several_labels_the_best_that_needs_no_text_is_found() -> None:
 
 
 def test_the_mean_score_correlates_with_nothing() -> None:
-    info = TaskInfo("regression", (), True, "pearson")
     train = [Text("a", "a", "b", score) for score in (1.0, 3.0)]
     test = [Text("a", "a", "b", score) for score in (0.0, 4.0)]
-    assert task_kind(info).baselines(train, test) == {
+    assert task_kind(NUMBERS).baselines(train, test) == {
         "mean": {"pearson": 0, "spearman": 0, "mean_squared_error": 4}
     }
 
@@ -306,8 +304,6 @@ def test_each_word_has_its_commonest_tag() -> None:
 
 
 def test_answers_are_guessed_from_where_contexts_begin() -> None:
-    info = TaskInfo("span", (), False, "f1")
-
     def asked(context: str, *answers: str) -> Question:
         return Question("a", "a", "?", context, tuple(Answer(text, 0) for text in answers))
 
@@ -316,24 +312,23 @@ def test_answers_are_guessed_from_where_contexts_begin() -> None:
         asked("Big cats sleep. They do.", "Big cats sleep"),
         asked(" Red 1.5 it is?", "Red 1.5"),
     ]
-    scores = task_kind(info).baselines(train, test)
+    scores = task_kind(SPAN).baselines(train, test)
     assert scores["first_sentence"]["exact_match"] == 1 / 2
     assert scores["first_words"]["exact_match"] == 1 / 2
     assert scores["no_answer"] == {"exact_match": 0, "f1": 0}
     chinese = [asked("猫在睡觉。狗不睡。", "猫在")]
-    assert task_kind(info).baselines(train, chinese)["first_words"]["exact_match"] == 1
-    with_none = task_kind(info).baselines(train, [*test, asked("a"), asked("")])
+    assert task_kind(SPAN).baselines(train, chinese)["first_words"]["exact_match"] == 1
+    with_none = task_kind(SPAN).baselines(train, [*test, asked("a"), asked("")])
     assert with_none["no_answer"]["unanswerable_accuracy"] == 1
 
 
 def test_options_are_guessed_by_place_and_by_length() -> None:
-    info = TaskInfo("choice", (), False, "accuracy")
     train = [ChoiceExample("a", "a", None, ("b", "c"), target) for target in (1, 1, 0)]
     test = [
         ChoiceExample("a", "a", None, ("long", "b"), 0),
         ChoiceExample("a", "a", None, ("b", "c", "long", "d"), 1),
     ]
-    assert task_kind(info).baselines(train, test) == {
+    assert task_kind(OPTIONS).baselines(train, test) == {
         "majority": {"accuracy": 1 / 2},
         "longest": {"accuracy": 1 / 2},
         "chance": {"accuracy": 3 / 8},
