@@ -10,16 +10,25 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.storage.outside import list_matching_files
+from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
 from rungwise.tasks.kinds.items import Item
 from rungwise.tokenizer import TokenizerFileConfig, read_tokenizer
 
 SPAN = TaskInfo("span", (), False, "f1")
+# The id of a word, which is a number, is that number.
+NUMBERED = Tokenizer(models.WordLevel({str(n): n for n in range(100)}, unk_token="0"))
+NUMBERED.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def words(*numbers: int) -> str:
+    """The text of which these are the ids."""
+    return " ".join(map(str, numbers))
 
 
 def vocabulary(data: Path, name: str) -> Tokenizer:
@@ -54,11 +63,27 @@ def perfect_logits(items: Sequence[Item]) -> list[NDArray[Any]]:
     return outputs
 
 
+def json_lines(*records: Any) -> str:
+    return "".join(json.dumps(each) + "\n" for each in records)
+
+
 def as_json(example: Any) -> list[Any]:
     """The inputs and the target of an example, as JSON has them."""
     values = asdict(example)
     names = (*example.inputs, example.target_field)
     return json.loads(json.dumps([values[name] for name in names]))
+
+
+class TaskBlock(Config):
+    """The block of a task, as in a recipe."""
+
+    task: TaskConfig
+
+
+def files_task(data: dict[str, Any]) -> FilesTaskConfig:
+    config = validate(TaskBlock, {"task": data}).task
+    assert isinstance(config, FilesTaskConfig)
+    return config
 
 
 class FormatBlock(Config):

@@ -4,12 +4,13 @@ In each, one of two tokens says the answer. The stand-ins take the place of the 
 is about training alone: their metric is the share of right answers, and they have no text.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.configuration.config import validate
 from rungwise.finetune import FinetuneConfig, PretrainedBody, SplitData, TaskData
@@ -36,6 +37,15 @@ def config_of(**keys: Any) -> FinetuneConfig:
     """A config for rows of these tasks, as a recipe would give it."""
     usual = {"sequence_length": 16, "batch_size": 8, "epochs": 1, "learning_rate": 0.01}
     return validate(FinetuneConfig, usual | keys)
+
+
+def word_tokenizer(special: Sequence[str], words: Iterable[str]) -> Tokenizer:
+    """The special tokens come first; [UNK], among them, is what is no word."""
+    ids = {name: number for number, name in enumerate([*special, *words])}
+    tokenizer = Tokenizer(models.WordLevel(ids, "[UNK]"))
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    return tokenizer
 
 
 # Kinds of `INFO`, and a pair in each way that it can be read.

@@ -186,11 +186,7 @@ class FinetuneConfig(Config):
     def reading(self) -> Reading:
         """How texts become rows, and outputs become answers."""
         return Reading(
-            self.pairs,
-            self.windows,
-            self.stride,
-            max_answer_tokens=self.max_answer_tokens,
-            sequence_length=self.sequence_length,
+            self.pairs, self.windows, self.stride, self.max_answer_tokens, self.sequence_length
         )
 
     @property

@@ -181,7 +181,7 @@ _PURPOSES = {
 
 def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
     """Raise ConfigError, naming the key, for settings that do not fit this task."""
-    kind = task_kind(info, config.reading)
+    kind = task_kind(info)
     for key, purpose in _PURPOSES.items():
         value = getattr(config, key)
         if value != getattr(_USUAL, key) and not kind.takes(key):
@@ -200,7 +200,11 @@ def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
             "finetune.top.kind is bilstm, which reads what is still to be written; a task of "
             f"{info.kind} needs linear"
         )
-    kind.check_reading()
+    if kind.writes and config.sequence_length < 5:
+        raise ConfigError(
+            f"finetune.sequence_length is {config.sequence_length}, which leaves no room to write "
+            "beside three marks and a source; choose 5 or more"
+        )
 
 
 def _outline(model: Family, objective: Objective) -> LayeredEncoder:

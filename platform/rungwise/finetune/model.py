@@ -12,7 +12,7 @@ Shapes: B batch, T sequence, E width of a state, H hidden size of one direction,
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import torch
@@ -30,7 +30,7 @@ from rungwise.models.transformer.block import run_cells
 from rungwise.models.transformer.body import Body
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo
-from rungwise.tasks.kinds.heads import PooledHead, Rows, TaskHead
+from rungwise.tasks.kinds.heads import Rows, SequenceHead, TaskHead
 from rungwise.tasks.kinds.kind import Stand
 
 
@@ -303,7 +303,7 @@ class TaskModel(HeadedEncoder):
         DataError for weights that do not fit the encoder."""
         self.encoder.load(weights, self.config.loaded_layers)
         whole = self.config.loaded_layers in (None, self.encoder.num_layers)
-        if isinstance(self.head, PooledHead) and self.head.pool.dense and whole:
+        if isinstance(self.head, SequenceHead) and self.head.pool.dense and whole:
             for name, parameter in self.head.pool.dense.named_parameters():
                 if (trained := weights.get(f"{self.encoder.pooler}{name}")) is not None:
                     parameter.copy_(trained)
@@ -323,7 +323,7 @@ def describe(model: TaskModel) -> dict[str, Any]:
         "model": model.pretrained.family.model_dump(mode="json"),
         "objective": model.pretrained.objective.name,
         "vocab_size": model.pretrained.vocab_size,
-        "task": model.info.as_data(),
+        "task": asdict(model.info),
         "finetune": model.config.model_dump(mode="json"),
         "calibration": model.calibration,
     }
@@ -336,7 +336,9 @@ def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ta
     objective, vocab_size = family.objective(description["objective"]), description["vocab_size"]
     config = validate(FinetuneConfig, description["finetune"], source="finetune")
     pretrained = PretrainedBody(family, objective, vocab_size)
-    model = TaskModel(config, TaskInfo.from_data(description["task"]), pretrained)
+    task = description["task"]
+    info = TaskInfo(**{**task, "labels": tuple(task["labels"])})
+    model = TaskModel(config, info, pretrained)
     expected = model.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):
         shapes = [list(t[name].shape) if name in t else None for t in (expected, tensors)]

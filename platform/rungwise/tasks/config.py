@@ -177,20 +177,12 @@ TaskConfig = Annotated[
 
 def identity(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     """Return the part of the config that decides the result: all but the paths."""
-    plain = config.model_dump(mode="json")
-    if isinstance(config, FilesTaskConfig):
-        for split in SPLITS:
-            plain.pop(split)
-    return plain
+    return config.model_dump(mode="json", exclude={*SPLITS})
 
 
-def input_digests(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
-    """Digest the files that the task reads, by split; {} if it reads none.
-
-    Raises ConfigError if a path matches nothing, DataError if the files of a split are empty.
-    """
-    if not isinstance(config, FilesTaskConfig):
-        return {}
+def input_digests(config: FilesTaskConfig) -> dict[str, Any]:
+    """Digest the files that the task reads, by split. Raises ConfigError if a path matches nothing,
+    DataError if the files of a split are empty."""
     return {split: digest(paths, f"data.{split}") for split, paths in config.paths().items()}
 
 

@@ -1,4 +1,4 @@
-"""The kinds of tasks by name. What a kind answers is in kinds/kind.py; a new one adds its line."""
+"""The kinds of tasks by name. What a kind answers is in kinds/kind.py; a new one adds its name."""
 
 from collections.abc import Mapping
 
@@ -9,10 +9,7 @@ from rungwise.tasks.kinds.kind import Reading, TaskKind
 from rungwise.tasks.kinds.sentences import Classification, Multilabel, Regression
 from rungwise.tasks.kinds.tagging import Tagging
 
-_KINDS: tuple[type[TaskKind], ...] = (
-    *(Classification, Multilabel, Regression),
-    *(Tagging, Span, Choice, Generation),
-)
+_KINDS = (Classification, Multilabel, Regression, Tagging, Span, Choice, Generation)
 KINDS: Mapping[Kind, type[TaskKind]] = {kind.name: kind for kind in _KINDS}
 
 

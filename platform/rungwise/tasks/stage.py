@@ -27,12 +27,14 @@ _CHECKED = Recent[None](64)
 def _digest_readable(
     config: ParagraphTaskConfig | MadeTaskConfig | FilesTaskConfig,
 ) -> dict[str, Any]:
-    """`input_digests`, of files whose first examples can be read: a plan names a wrong column."""
+    """`input_digests`, of files whose first examples can be read: a plan names a wrong column. {}
+    if the task reads none."""
+    if not isinstance(config, FilesTaskConfig):
+        return {}
     digests = input_digests(config)
-    if isinstance(config, FilesTaskConfig):
-        # A plan has several tasks of the same files: other numbers of labels, other seeds.
-        formats = {split: config.split_format(split) for split in digests}
-        _CHECKED.get(fingerprint([formats, digests]), lambda: check_first_examples(config))
+    # A plan has several tasks of the same files: other numbers of labels, other seeds.
+    formats = {split: config.split_format(split) for split in digests}
+    _CHECKED.get(fingerprint([formats, digests]), lambda: check_first_examples(config))
     return digests
 
 

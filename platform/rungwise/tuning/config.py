@@ -50,9 +50,6 @@ class OneOf(Config):
                 raise ValueError(f"expected values that differ, found {value!r} twice")
         return self
 
-    def finite(self) -> list[Any] | None:
-        return list(self.values)
-
     def probes(self) -> list[Any]:
         return list(self.values)
 
@@ -69,9 +66,6 @@ class _Range(Config):
         if self.low >= self.high:
             raise ValueError(f"low must be below high, found {self.low:g} and {self.high:g}")
         return self
-
-    def finite(self) -> list[Any] | None:
-        return None
 
     def probes(self) -> list[Any]:
         return [self.low, self.low + _INSIDE * (self.high - self.low), self.high]
@@ -182,7 +176,7 @@ class TuningConfig(Config):
             inside = [other for other in self.space if other.startswith(f"{key}.")]
             if inside:
                 raise ValueError(f"space.{inside[0]} lies inside space.{key}; keep one of them")
-            if self.trials is None and allowed.finite() is None:
+            if self.trials is None and not isinstance(allowed, OneOf):
                 raise ValueError(
                     f"space.{key}: without trials, their number, all values are tried, so list "
                     f"them (kind choice), found kind {allowed.kind}"
@@ -194,8 +188,9 @@ class TuningConfig(Config):
 
     def size(self) -> int | None:
         """The number of combinations of values; None if a key has a range."""
-        sizes = [allowed.finite() for allowed in self.space.values()]
-        return None if None in sizes else math.prod(len(values or ()) for values in sizes)
+        if not all(isinstance(allowed, OneOf) for allowed in self.space.values()):
+            return None
+        return math.prod(len(allowed.probes()) for allowed in self.space.values())
 
 
 class SweepConfig(TuningConfig):
@@ -237,7 +232,7 @@ def draw_trials(config: TuningConfig) -> list[Values]:
     """The values of every trial, by number."""
     keys, possible = sorted(config.space), config.size()
     if config.trials is None:
-        lists = [config.space[key].finite() or [] for key in keys]
+        lists = [config.space[key].probes() for key in keys]
         return [dict(zip(keys, values, strict=True)) for values in itertools.product(*lists)]
     trials: list[Values] = []
     for number in range(config.trials if possible is None else min(config.trials, possible)):
@@ -278,6 +273,5 @@ def count_grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
     if size is None:
         return epochs_asked
     allowed = config.sweep.space.get(EPOCHS)
-    epochs = [config.finetune.epochs] if allowed is None else allowed.finite()
-    assert epochs is not None
-    return size // (len(epochs) if allowed is not None else 1) * sum(epochs)
+    epochs = [config.finetune.epochs] if allowed is None else allowed.probes()
+    return size // len(epochs) * sum(epochs)

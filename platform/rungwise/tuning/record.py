@@ -179,9 +179,8 @@ def trial_name(number: int) -> str:
 
 
 def write_record(record: SweepTrial, output: Folder) -> None:
-    text = json.dumps(
-        seal(record.model_dump(mode="json")), indent=1, ensure_ascii=False, allow_nan=False
-    )
+    sealed = seal(record.model_dump(mode="json"))
+    text = json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False)
     output.write_bytes(f"{FOLDER}/{record.name}.json", text.encode("utf-8"))
 
 

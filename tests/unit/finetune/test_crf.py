@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.core.errors import ConfigError
 from rungwise.finetune import evaluate, finetune, restore
 from rungwise.finetune.config import BilstmTop
 from rungwise.finetune.model import Tagger, TaskModel, describe
@@ -127,8 +126,6 @@ def test_a_tagger_with_a_field_learns_and_is_restored(monkeypatch: pytest.Monkey
     assert scores.metrics["accuracy"] > 0.9
     again = restore(describe(model), model.state_dict())
     assert evaluate(again, data, "test").loss == scores.loss
-    with pytest.raises(ConfigError, match=r"finetune\.crf is true, which is for tagging"):
-        finetune(config_of(crf=True), toy_data("classification"), seed=0)
 
 
 def test_layers_may_be_read_side_by_side() -> None:

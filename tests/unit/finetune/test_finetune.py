@@ -16,7 +16,6 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import (
-    OnEpoch,
     PretrainedBody,
     build_frame,
     check,
@@ -44,7 +43,7 @@ from rungwise.training.tensor_files import save_tensors
 from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config, small_model
 from tests.summaries import pretrained_of, task_of
-from tests.toy_tasks import INFO, WAYS, config_of, stand_in, toy_data
+from tests.toy_tasks import INFO, WAYS, config_of, stand_in, toy_data, word_tokenizer
 
 # Of generation, see test_generation.py.
 TASKS: tuple[Kind, ...] = tuple(kind for kind in INFO if kind != "generation")
@@ -58,26 +57,15 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
 
 
-def collect_metrics(metrics: dict[int, dict[str, float]]) -> OnEpoch:
-    """Put the metrics of each epoch there, by its number."""
+class Epochs:
+    """An `on_epoch` that keeps the metrics of each epoch and the state after it, by its number."""
 
-    def on_epoch(epoch: int, values: dict[str, float], state: Any = None) -> None:
-        metrics[epoch] = values
+    def __init__(self) -> None:
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.states: dict[int, bytes] = {}
 
-    return on_epoch
-
-
-def collect_states(states: dict[int, bytes]) -> OnEpoch:
-    """Put the state after each epoch there, by its number."""
-
-    def on_epoch(epoch: int, values: dict[str, float], state: Any = None) -> None:
-        states[epoch] = state()
-
-    return on_epoch
-
-
-def nothing(*_: Any) -> None:
-    """An `on_epoch` that is not interested."""
+    def __call__(self, epoch: int, metrics: dict[str, float], state: Any = None) -> None:
+        self.metrics[epoch], self.states[epoch] = metrics, state()
 
 
 @pytest.mark.parametrize(("kind", "pairs"), [way for way in WAYS if way[0] in TASKS])
@@ -90,8 +78,8 @@ def test_an_easy_task_is_learned_and_scored_on_each_split(kind: Kind, pairs: Pai
         "pairs": pairs,
     }
     data = toy_data(kind, examples=48, pairs=pairs)
-    metrics: dict[int, dict[str, float]] = {}
-    model = finetune(config_of(**keys), data, 0, collect_metrics(metrics))
+    model = finetune(config_of(**keys), data, 0, epochs := Epochs())
+    metrics = epochs.metrics
     assert list(metrics) == list(range(1, 13))
     assert metrics[12]["loss"] < metrics[1]["loss"]
     scores = evaluate(model, data, "test")
@@ -128,26 +116,24 @@ def test_a_loss_that_is_not_finite_names_the_learning_rate() -> None:
     data.weights["bert.embedding_norm.weight"].fill_(float("nan"))
     message = r"loss of step 1 of 3 is nan; lower finetune\.learning_rate, now 0\.01"
     with pytest.raises(UserError, match=message):
-        finetune(config_of(), data, 0, nothing)
+        finetune(config_of(), data, 0)
 
 
 def test_settings_in_force_are_told() -> None:
-    metrics: dict[int, dict[str, float]] = {}
-    data = toy_data("classification")
+    data, epochs = toy_data("classification"), Epochs()
     keys: dict[str, Any] = {"epochs": 3, "warmup_fraction": 0.4, "head_learning_rate": 0.05}
-    finetune(config_of(**keys), data, 0, collect_metrics(metrics))
+    finetune(config_of(**keys), data, 0, epochs)
     effective = [
         {k.partition("/")[2]: v for k, v in one.items() if k.startswith("effective/")}
-        for one in metrics.values()
+        for one in epochs.metrics.values()
     ]
     # Nine steps, of which the first four warm up.
     assert effective[0] == {"batch_size": 8}
     assert effective[1] == {"batch_size": 8, "learning_rate": 0.01, "head_learning_rate": 0.05}
-    metrics.clear()
     frozen = config_of(adaptation={"kind": "frozen"}, batch_size=64, **keys | {"epochs": 1})
-    finetune(frozen, data, 0, collect_metrics(metrics))
-    assert metrics[1]["effective/batch_size"] == 24, "no more than there are"
-    assert metrics[1]["effective/learning_rate"] == 0.05, "nothing learns at `learning_rate`"
+    finetune(frozen, data, 0, epochs)
+    assert epochs.metrics[1]["effective/batch_size"] == 24, "no more than there are"
+    assert epochs.metrics[1]["effective/learning_rate"] == 0.05, "nothing learns at `learning_rate`"
 
 
 @pytest.mark.parametrize("use", ["frozen", "features"])
@@ -157,7 +143,7 @@ def test_a_fixed_encoder_keeps_every_byte_and_the_rest_learns(objective: str, us
     config = config_of(adaptation={"kind": use}, pooling="mean", weight_decay=0.1)
     torch.manual_seed(3)
     start = build(config, data).state_dict()
-    end = finetune(config, data, 3, nothing).state_dict()
+    end = finetune(config, data, 3).state_dict()
     moved = {name for name in end if not torch.equal(start[name], end[name])}
     assert moved == {name for name in end if not name.startswith("encoder.")}
 
@@ -222,14 +208,10 @@ def test_going_on_from_a_state_gives_the_bits_of_one_go(use: str) -> None:
     data = toy_data("classification")
     block = {"kind": use} | ({"unfreeze_every_epochs": 1} if use == "discriminative" else {})
     config = config_of(adaptation=block, epochs=3, pooling="mean")
-    states: dict[int, bytes] = {}
-    whole = finetune(config, data, 4, collect_states(states))
+    whole = finetune(config, data, 4, first := Epochs())
     for done in (1, 2, 3):
-        epochs: list[int] = []
-        resumed = finetune(
-            config, data, 4, lambda epoch, *_, seen=epochs: seen.append(epoch), states[done]
-        )
-        assert epochs == list(range(done + 1, 4))
+        resumed = finetune(config, data, 4, rest := Epochs(), first.states[done])
+        assert list(rest.metrics) == list(range(done + 1, 4))
         assert resumed.calibration == whole.calibration
         for name, tensor in whole.state_dict().items():
             assert torch.equal(tensor, resumed.state_dict()[name]), name
@@ -237,21 +219,21 @@ def test_going_on_from_a_state_gives_the_bits_of_one_go(use: str) -> None:
 
 def test_whoever_goes_on_with_other_settings_gets_those() -> None:
     data = toy_data("classification")
-    states: dict[int, bytes] = {}
     config = config_of(epochs=2, warmup_fraction=0)
-    finetune(config, data, 0, collect_states(states))
-    metrics: dict[int, dict[str, float]] = {}
+    finetune(config, data, 0, first := Epochs())
+    state = first.states[1]
     changed = config.model_copy(update={"learning_rate": 0.5, "weight_decay": 0.3, "epochs": 3})
-    finetune(changed, data, 0, collect_metrics(metrics), states[1])
-    assert metrics[2]["effective/learning_rate"] == pytest.approx(0.5), "past the peak of its steps"
+    finetune(changed, data, 0, rest := Epochs(), state)
+    peak = rest.metrics[2]["effective/learning_rate"]
+    assert peak == pytest.approx(0.5), "past the peak of its steps"
     same, other = (
-        finetune(c, data, 0, nothing, states[1]).state_dict()["head.linear.weight"]
+        finetune(c, data, 0, start=state).state_dict()["head.linear.weight"]
         for c in (config, changed)
     )
     assert not torch.equal(same, other)
     wide = config.model_copy(update={"top": config_of(top={"kind": "bilstm"}).top})
     with pytest.raises(UserError, match="the saved state is of another model: expected"):
-        finetune(wide, data, 0, nothing, states[1])
+        finetune(wide, data, 0, start=state)
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -340,7 +322,7 @@ def test_what_a_model_or_a_task_cannot_be_asked_is_refused_before_anything_runs(
     with pytest.raises(ConfigError, match=message):
         check(config_of(**keys), INFO[kind], small_config(objective), objective_of(objective))
     with pytest.raises(ConfigError, match=message):
-        finetune(config_of(**keys), toy_data(kind, objective), 0, nothing)
+        finetune(config_of(**keys), toy_data(kind, objective), 0)
 
 
 def test_what_only_looks_impossible_is_let_pass() -> None:
@@ -359,10 +341,8 @@ def test_what_only_looks_impossible_is_let_pass() -> None:
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(45))]
-    made = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
-    made.add_special_tokens(names[:5])
-    return made
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    return word_tokenizer(special, (f"w{n}" for n in range(45)))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -13,12 +13,11 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from rungwise.core.configuration.config import validate
-from rungwise.finetune import FinetuneConfig, TaskModel, evaluate, finetune
+from rungwise.finetune import TaskModel, evaluate, finetune
 from rungwise.finetune import loop as finetune_loop
 from rungwise.tasks.kinds.examples import Kind
 from rungwise.training.optimizer import build_optimizer
-from tests.toy_tasks import INFO, stand_in, toy_data
+from tests.toy_tasks import INFO, config_of, stand_in, toy_data
 
 TASKS: tuple[Kind, ...] = tuple(INFO)
 DEVICE = torch.device("meta")
@@ -62,11 +61,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
 
 
-def config_of(**keys: Any) -> FinetuneConfig:
-    usual = {"sequence_length": 16, "batch_size": 8, "epochs": 1}
-    return validate(FinetuneConfig, usual | keys)
-
-
 def trained(kind: Kind, objective: str, **keys: Any) -> TaskModel:
     """A model after an epoch and an evaluation."""
     data = toy_data(kind, objective, examples=10)
@@ -76,7 +70,7 @@ def trained(kind: Kind, objective: str, **keys: Any) -> TaskModel:
     ) -> None:
         assert np.isfinite(metrics["loss"])
 
-    model = finetune(config_of(**keys), data, 0, on_epoch)
+    model = finetune(config_of(learning_rate=5e-5, **keys), data, 0, on_epoch)
     assert len(evaluate(model, data, "test").predictions) == 10
     return model
 

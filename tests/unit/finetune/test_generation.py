@@ -3,16 +3,14 @@
 import itertools
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer
 from torch.nn import functional
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.errors import ConfigError
 from rungwise.finetune import (
     FinetuneConfig,
     PretrainedBody,
@@ -26,14 +24,13 @@ from rungwise.finetune.data import build_frame
 from rungwise.finetune.loop import build
 from rungwise.finetune.scoring import outputs
 from rungwise.models.families.recurrent import LstmConfig
-from rungwise.serving import hugging_face
-from rungwise.serving.export import export_onnx
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.heads import Rows
 from rungwise.tasks.kinds.items import Frame
 from rungwise.tasks.kinds.kind import Reading
 from tests.small_models import objective_of, shaken, small_config
+from tests.toy_tasks import word_tokenizer
 
 INFO = TaskInfo("generation", (), False, "chrf")
 LETTERS = "abcdef"
@@ -43,11 +40,7 @@ V = len(MARKS) + len(LETTERS)
 
 @pytest.fixture
 def letters() -> Tokenizer:
-    names = [*MARKS, *LETTERS]
-    made = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "[UNK]"))
-    made.add_special_tokens(list(MARKS))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    return made
+    return word_tokenizer(MARKS, LETTERS)
 
 
 def config_of(**keys: Any) -> FinetuneConfig:
@@ -82,7 +75,7 @@ def test_texts_that_were_never_seen_are_written_backwards(kind: str, letters: To
     config = config_of(learning_rate=0.01, epochs=16, weight_decay=0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.2}
     data = data_of(kind, letters, config, **sizes)
-    scores = evaluate(finetune(config, data, 0, lambda *_: None), data, "test")
+    scores = evaluate(finetune(config, data, 0), data, "test")
     assert scores.metrics["exact_match"] > 0.9
     assert scores.metrics["chrf"] > 0.9
     trivial = task_kind(INFO).baselines(data.splits["train"].examples, data.splits["test"].examples)
@@ -188,14 +181,3 @@ def test_both_texts_are_cut_in_their_own_room_and_a_cut_one_has_no_end(letters: 
     assert (asked.places, asked.target) == ((), None)
     [whole] = task_kind(INFO).encode([Text("1", "a", target="b c")], letters, frame)
     assert (whole.places, whole.target) == ((2, 3, 4), (5, 6, 12))
-
-
-def test_other_formats_are_refused_with_a_reason(letters: Tokenizer, tmp_path: Path) -> None:
-    config = config_of()
-    model = build(config, data_of("mlm", letters, config))
-    frame = build_frame(config, model.pretrained, letters)
-    letters.save(str(tmp_path / "words"))
-    with pytest.raises(ConfigError, match="token by token"):
-        export_onnx(model, letters, frame, tmp_path)
-    with pytest.raises(ConfigError, match="transformers has no model that reads one text"):
-        hugging_face.export_model(model, model.pretrained.family, tmp_path / "words", tmp_path)

@@ -162,25 +162,6 @@ def test_a_choice_of_unequal_size_is_each_item_by_itself():
     assert count == 2
 
 
-def test_an_option_that_is_not_there_has_no_gradient():
-    states_RTE = torch.randn(3, 1, 8)
-    head = ChoiceHead(8, 1, "cls", 0.0)
-    total, _ = interface.KINDS["choice"].loss_sums(
-        head(states_RTE, Rows(None, torch.tensor([0, 0, 1]), 2)), torch.tensor([1, 0])
-    )
-    total.backward()
-    assert head.linear.weight.grad is not None
-    assert head.linear.weight.grad.isfinite().all()
-
-
-def test_a_span_loss_by_hand():
-    """Four places, one of them padding: log 3 for a start among three as likely ones."""
-    logits_BT2 = torch.tensor([[[0.0, 0.0], [0.0, 1.0], [0.0, 0.0], [-math.inf, -math.inf]]])
-    total, count = interface.KINDS["span"].loss_sums(logits_BT2, torch.tensor([[2, 1]]))
-    end = -math.log(math.e / (math.e + 2))
-    assert (total.item(), count) == (pytest.approx((math.log(3) + end) / 2), 1)
-
-
 def test_a_scalar_mix_by_hand():
     """softmax(log 1, log 3) is 1/4 and 3/4; times gamma 2."""
     mix = ScalarMix(2)

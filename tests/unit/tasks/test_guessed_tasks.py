@@ -1,6 +1,5 @@
 """What `rungwise tasks` prints of whole data sets: a block that loads their own splits."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,10 @@ import pytest
 import yaml
 
 from rungwise.__main__ import main
-from rungwise.core.configuration.config import Config, validate
-from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tasks.data.files import load
+from tests.task_cases import files_task, json_lines
 
 WORDS = ("sea", "wind", "harbour", "storm", "gull", "rope", "deck", "lamp", "tide", "sand")
-
-
-class Block(Config):
-    task: TaskConfig
 
 
 def prose(number: int) -> str:
@@ -31,10 +25,6 @@ def tsv(*rows: tuple[Any, ...]) -> str:
 
 def labelled(first: int, number: int, label: str | None = None) -> list[tuple[Any, ...]]:
     return [(prose(n), label or ("good", "bad")[n % 2]) for n in range(first, first + number)]
-
-
-def lines(*records: Any) -> str:
-    return "".join(json.dumps(each) + "\n" for each in records)
 
 
 def tagged(first: int, number: int, end: str = "\n") -> str:
@@ -122,7 +112,7 @@ CASES: dict[str, tuple[str, dict[str, str], tuple[int | None, ...], list[str]]] 
     "JSON Lines with a column of two splits and of unlabelled rows": (
         "all.jsonl",
         {
-            "all.jsonl": lines(
+            "all.jsonl": json_lines(
                 *(
                     {
                         "text": prose(n),
@@ -161,9 +151,7 @@ def test_the_block_that_is_printed_loads_the_data_with_its_own_splits(
         assert f"# {note}" in printed
     assert "skipped" not in printed
     (block,) = yaml.safe_load(printed)["tasks"].values()
-    config = validate(Block, {"task": block["data"]}).task
-    assert isinstance(config, FilesTaskConfig)
-    task = load(config)
+    task = load(files_task(block["data"]))
     numbers = tuple(len(task.splits[split]) for split in ("train", "validation", "test"))
     assert all(e in (None, n) and n for e, n in zip(expected, numbers, strict=True)), numbers
     total = next((number for name, number in TOTALS.items() if case.startswith(name)), None)
@@ -175,7 +163,14 @@ def test_the_block_that_is_printed_loads_the_data_with_its_own_splits(
         assert task.info.labels == ("bad", "good")
 
 
-REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in range(60)]
+def table(*labels: Any, count: int = 60) -> list[tuple[Any, ...]]:
+    """Texts with these labels in turns."""
+    return [(prose(n), labels[n % len(labels)]) for n in range(count)]
+
+
+LABEL = ("text", "label")
+BY_LABEL = {"columns": {"text": "text", "label": "label"}}
+HALVES = "labels: x: 30 (50%), y: 30 (50%)"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +178,7 @@ REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in 
     [
         (
             ("review_id", "word", "class"),
-            REVIEWS,
+            [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in range(60)],
             [],
             {"columns": {"text": "word", "label": "class"}},
             "label from the column class (by its name); not read: review_id",
@@ -203,59 +198,50 @@ REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in 
             "text from the column 1",
         ),
         (
-            ("text", "label"),
-            [(prose(n), (-1, 0, 1, 2)[n % 4]) for n in range(80)],
+            LABEL,
+            table(-1, 0, 1, 2, count=80),
             [],
-            {"columns": {"text": "text", "label": "label"}, "skip_labels": ["-1"]},
+            BY_LABEL | {"skip_labels": ["-1"]},
             "rows with the label -1 are left out, which stands for none",
         ),
         (
-            ("text", "label"),
-            [(prose(n), (-1, 0, 1)[n % 3]) for n in range(60)],
+            LABEL,
+            table(-1, 0, 1),
             [],
-            {"columns": {"text": "text", "label": "label"}},
+            BY_LABEL,
             "-1 may stand for no label; if so, set format.skip_labels: ['-1']",
         ),
         (
-            ("text", "label"),
-            [(prose(n), ("", "x", "", "y")[n % 4]) for n in range(60)],
+            LABEL,
+            table("", "x", "", "y"),
             [],
-            {"columns": {"text": "text", "label": "label"}, "skip_labels": [""]},
+            BY_LABEL | {"skip_labels": [""]},
             "rows with the label '' are left out, which stands for none",
         ),
         (
-            ("text", "label"),
-            [(prose(n), ("1.0", "0.0", "")[n % 3]) for n in range(60)],
+            LABEL,
+            table("1.0", "0.0", ""),
             [],
-            {"columns": {"text": "text", "label": "label"}, "skip_labels": [""]},
+            BY_LABEL | {"skip_labels": [""]},
             "labels: 1.0: 20 (50%), 0.0: 20 (50%)",
         ),
-        (
-            ("text", "label"),
-            [(prose(n), ("x", "y ", " y", "x")[n % 4]) for n in range(60)],
-            [],
-            {"columns": {"text": "text", "label": "label"}},
-            "labels: x: 30 (50%), y: 30 (50%)",
-        ),
+        (LABEL, table("x", "y ", " y", "x"), [], BY_LABEL, HALVES),
         (
             ("Texte", "\u00c9tiquette"),
-            [(prose(n), ("x", "y")[n % 2]) for n in range(60)],
+            table("x", "y"),
             ["--label-column", "1"],
             {"columns": {"text": "Texte", "label": "\u00c9tiquette"}},
-            "labels: x: 30 (50%), y: 30 (50%)",
+            HALVES,
         ),
         *(
             (
                 ("text", "labels"),
-                [
-                    (prose(n), ("[]", "{x}", "{xy}", "{y}")[n % 4].format(x=x, xy=xy, y=y))
-                    for n in range(60)
-                ],
+                table("[]", *lists),
                 [],
                 {"columns": {"text": "text", "labels": "labels"}},
-                "labels: x: 30 (50%), y: 30 (50%)",
+                HALVES,
             )
-            for x, xy, y in [
+            for lists in [
                 ("['x']", "['x', 'y']", "['y']"),
                 ('["x"]', '["x", "y"]', '["y"]'),
                 ("['x']", "['x' 'y']", "['y']"),
@@ -264,31 +250,31 @@ REVIEWS = [(f"A{n:07d}-{n}", f"{WORDS[n % 3]} {n}", ("x", "y")[n % 2]) for n in 
         ),
         (
             ("text", "note"),
-            [(prose(n), f"{n % 5},{n % 10}") for n in range(60)],
+            table(*(f"{n % 5},{n}" for n in range(10))),
             [],
             {"columns": {"text": "text", "score": "note"}},
             "score from the column note (its values are numbers)",
         ),
         (
-            ("text", "label", "Usage"),
+            (*LABEL, "Usage"),
             [
-                (prose(n), ("x", "y")[n % 2], ("Training", "PublicTest")[n % 3 > 1])
-                for n in range(60)
+                (*row, ("Training", "PublicTest")[n % 3 > 1])
+                for n, row in enumerate(table("x", "y"))
             ],
             [],
             None,
             "examples: 40 to train on, 20 to test on, 10% of them",
         ),
         (
-            ("text", "label"),
-            [(prose(n), "rare" if n < 3 else ("x", "y")[n % 2]) for n in range(60)],
+            LABEL,
+            [*table("rare", count=3), *table("x", "y", count=57)],
             [],
             None,
             "fewer than 5 examples have the label rare (3)",
         ),
         (
-            ("text", "label"),
-            [(f"caf\u00c3\u00a9 {prose(n)}", ("x", "y")[n % 2]) for n in range(60)],
+            LABEL,
+            [(f"caf\u00c3\u00a9 {text}", label) for text, label in table("x", "y")],
             [],
             None,
             "60 places look like UTF-8 read in another encoding, such as \u00c3\u00a9 for \u00e9",
@@ -311,13 +297,13 @@ def test_columns_that_are_taken_and_what_they_hold_are_said(
     (block,) = yaml.safe_load(printed)["tasks"].values()
     if format_:
         assert block["data"]["format"] == {"kind": "table", **format_}
-    config = validate(Block, {"task": block["data"]}).task
-    assert isinstance(config, FilesTaskConfig)
-    assert load(config).splits["train"]
+    assert load(files_task(block["data"])).splits["train"]
 
 
 def test_a_single_label_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(*({"text": prose(n), "label": "x"} for n in range(9))))
+    (tmp_path / "a.jsonl").write_text(
+        json_lines(*({"text": prose(n), "label": "x"} for n in range(9)))
+    )
     assert main(["tasks", str(tmp_path / "a.jsonl")]) == 0
     assert "all examples have one label, 'x'; a task needs two" in capsys.readouterr().out
 

@@ -13,17 +13,18 @@ import pandas as pd
 import pytest
 import yaml
 
-from rungwise.core.configuration.config import Config, validate
+from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.building import build_task
-from rungwise.tasks.config import FilesTaskConfig, TaskConfig, split_files
+from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.data import files
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import read_examples
 from rungwise.tasks.kinds.tagging import marks_spans
 from tests.conftest import REPOSITORY
 from tests.summaries import standing
+from tests.task_cases import TaskBlock, files_task
 
 PAGE = (REPOSITORY / "docs" / "reference" / "tasks.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -37,17 +38,10 @@ SLOW = [name for name in REAL if name.startswith(("MSRA", "CoNLL", "IMDB"))]
 PUBLISHED = yaml.safe_load(Path(__file__).with_name("task_counts.yaml").read_text("utf-8"))
 
 
-class Block(Config):
-    task: TaskConfig
-
-
 def block(name: str, real_data: Path) -> FilesTaskConfig:
     """The block that begins with `# name`, with the paths of the real files."""
     (text,) = (text for title, text in REAL.items() if title.startswith(name))
-    data = yaml.safe_load(text.replace("data/tasks/", f"{real_data}/tasks/"))
-    config = validate(Block, {"task": data}).task
-    assert isinstance(config, FilesTaskConfig)
-    return config
+    return files_task(yaml.safe_load(text.replace("data/tasks/", f"{real_data}/tasks/")))
 
 
 def in_file(config: FilesTaskConfig, split: str) -> tuple[int, Counter[str]]:
@@ -86,7 +80,7 @@ def in_file(config: FilesTaskConfig, split: str) -> tuple[int, Counter[str]]:
 
 @pytest.mark.parametrize("text", BLOCKS, ids=lambda text: text.partition("\n")[0])
 def test_a_block_of_the_reference_is_a_task(text: str) -> None:
-    validate(Block, {"task": yaml.safe_load(text)})
+    validate(TaskBlock, {"task": yaml.safe_load(text)})
 
 
 @pytest.mark.parametrize(
@@ -194,10 +188,8 @@ def test_tables_are_read_as_pandas_reads_them(
     ] + splits["train"]
     frame = pd.read_csv(config.train[0], dtype=str, keep_default_na=False, **options)
     rows = frame[list(columns)].itertuples(index=False, name=None)
-    given = getattr(config.format, "labels", None) or getattr(
-        getattr(config.format, "table", None), "labels", None
-    )
-    names = given if isinstance(given, dict) else {}
+    labels = getattr(config.format, "labels", None)
+    names = labels if isinstance(labels, dict) else {}
     expected = Counter(
         (text, second, float(target) if name == "STS-B" else names.get(target, target))
         for text, second, target in rows

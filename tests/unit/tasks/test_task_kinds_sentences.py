@@ -7,21 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer
 
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import DataError
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, longest_first
 from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
 from rungwise.tasks.kinds.tagging import marks_spans
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, train
+from rungwise.tokenizer import ByteBpeConfig, train
 from rungwise.tokenizer.training import wordpiece
+from tests.task_cases import NUMBERED, SPAN, words
 
-WORDS = [
-    *("zero", "one", "two", "three", "four", "five"),
-    *("six", "seven", "eight", "nine", "ten", "11"),
-]
 FRAME = Frame(start=101, between=102, end=103, sequence_length=8)
 LABELS = TaskInfo("classification", ("no", "yes"), False, "accuracy")
 PAIRS = TaskInfo("classification", ("no", "yes"), True, "accuracy")
@@ -29,30 +26,17 @@ NUMBERS = TaskInfo("regression", (), True, "pearson")
 OPTIONS = TaskInfo("choice", (), False, "accuracy")
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    """The id of a word is its number."""
-    ids = {word: number for number, word in enumerate(WORDS)}
-    made = Tokenizer(models.WordLevel(ids, unk_token="zero"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return made
-
-
-def words(*numbers: int) -> str:
-    return " ".join(WORDS[number] for number in numbers)
-
-
 def rows(item: Item) -> list[tuple[int, ...]]:
     return [row.ids for row in item.rows]
 
 
-def test_a_sentence_is_framed_and_cut_at_its_end(tokenizer: Tokenizer) -> None:
+def test_a_sentence_is_framed_and_cut_at_its_end() -> None:
     examples = [
         Text("a", words(1, 2), target="yes"),
         Text("b", words(*range(1, 9)), target="no"),
         Text("c", ""),
     ]
-    items = task_kind(LABELS).encode(examples, tokenizer, FRAME)
+    items = task_kind(LABELS).encode(examples, NUMBERED, FRAME)
     assert [rows(item) for item in items] == [
         [(101, 1, 2, 103)],
         [(101, 1, 2, 3, 4, 5, 6, 103)],
@@ -70,10 +54,10 @@ def test_a_pair_loses_tokens_one_by_one_where_it_is_longer(a: int, b: int, room:
     assert longest_first(first, second, room) == expected
 
 
-def test_both_orders_hold_the_same_tokens(tokenizer: Tokenizer) -> None:
+def test_both_orders_hold_the_same_tokens() -> None:
     pair = [Text("a", words(1, 2, 3, 4), words(5, 6, 7, 8), 2.5)]
-    [one] = task_kind(NUMBERS).encode(pair, tokenizer, FRAME)
-    [item] = task_kind(NUMBERS, Reading(pairs="both_orders")).encode(pair, tokenizer, FRAME)
+    [one] = task_kind(NUMBERS).encode(pair, NUMBERED, FRAME)
+    [item] = task_kind(NUMBERS, Reading(pairs="both_orders")).encode(pair, NUMBERED, FRAME)
     assert rows(item) == [(101, 1, 2, 102, 5, 6, 103), (101, 5, 6, 102, 1, 2, 103)]
     assert rows(one) == [(101, 1, 2, 3, 102, 5, 6, 103)]
     assert item.rows[0].segments == (0, 0, 0, 0, 1, 1, 1)
@@ -88,30 +72,30 @@ def test_both_orders_hold_the_same_tokens(tokenizer: Tokenizer) -> None:
     st.booleans(),
 )
 def test_in_both_orders_it_does_not_matter_which_text_is_the_first(
-    tokenizer: Tokenizer, a: list[int], b: list[int], length: int, windows: bool
+    a: list[int], b: list[int], length: int, windows: bool
 ) -> None:
     frame = replace(FRAME, sequence_length=length)
     kind = task_kind(NUMBERS, Reading(pairs="both_orders", windows=windows, stride=2))
     texts = words(*a), words(*b)
     one, other = (
-        kind.encode([Text("t", first, second, 2.5)], tokenizer, frame)
+        kind.encode([Text("t", first, second, 2.5)], NUMBERED, frame)
         for first, second in (texts, texts[::-1])
     )
     assert [sorted(rows(item)) for item in one] == [sorted(rows(item)) for item in other]
 
 
-def test_texts_apart_have_a_row_each_and_are_cut_each_for_itself(tokenizer: Tokenizer) -> None:
+def test_texts_apart_have_a_row_each_and_are_cut_each_for_itself() -> None:
     pair = [Text("a", words(*range(1, 10)), words(5, 6), 2.5)]
-    [item] = task_kind(NUMBERS, Reading(pairs="apart")).encode(pair, tokenizer, FRAME)
+    [item] = task_kind(NUMBERS, Reading(pairs="apart")).encode(pair, NUMBERED, FRAME)
     assert rows(item) == [(101, 1, 2, 3, 4, 5, 6, 103), (101, 5, 6, 103)]
     assert {segment for row in item.rows for segment in row.segments} == {0}
     assert item.needs == 9 + 2
     assert [(cut.begin, cut.end) for cut in item.cut] == [(0, 6)]
 
 
-def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokenizer) -> None:
-    def refused(example: Text | ChoiceExample, info: TaskInfo) -> None:
-        task_kind(info).encode([example], tokenizer, FRAME)
+def test_what_does_not_fit_the_task_is_refused_with_its_place() -> None:
+    def refused(example: Text | ChoiceExample | Tagged, info: TaskInfo) -> None:
+        task_kind(info).encode([example], NUMBERED, FRAME)
 
     with pytest.raises(DataError, match=r"t:3: label 'maybe' is none of the task's \(no, yes\)"):
         refused(Text("t:3", "one", target="maybe"), LABELS)
@@ -123,14 +107,14 @@ def test_what_does_not_fit_the_task_is_refused_with_its_place(tokenizer: Tokeniz
         refused(Text("t:6", "one", "two", "high"), NUMBERS)
     with pytest.raises(DataError, match="t:7: option 2 is the answer, but there are 2 options"):
         refused(ChoiceExample("t:7", "one", None, ("two", "three"), 2), OPTIONS)
-    with pytest.raises(ConfigError, match="both_orders, which is for pairs"):
-        task_kind(LABELS, Reading(pairs="both_orders")).encode(
-            [Text("t:8", "one")], tokenizer, FRAME
-        )
+    with pytest.raises(DataError, match="t:8: 2 words, but 1 tags"):
+        refused(Tagged("t:8", ("1", "2"), ("O",)), INFO)
+    with pytest.raises(DataError, match=r"t:9: tag 'B-Y' is none of the task's \(O, B-X, I-X\)"):
+        refused(Tagged("t:9", ("1",), ("B-Y",)), INFO)
 
 
-def test_logits_become_a_label_with_its_share_or_a_number(tokenizer: Tokenizer) -> None:
-    items = task_kind(LABELS).encode([Text("a", "one"), Text("b", "two")], tokenizer, FRAME)
+def test_logits_become_a_label_with_its_share_or_a_number() -> None:
+    items = task_kind(LABELS).encode([Text("a", "one"), Text("b", "two")], NUMBERED, FRAME)
     outputs = [np.array([0.0, np.log(3.0)]), np.array([1000.0, -1000.0])]
     predictions = task_kind(LABELS).decode(Outputs(outputs, items, [None, None]), {})
     assert predictions == [
@@ -138,16 +122,16 @@ def test_logits_become_a_label_with_its_share_or_a_number(tokenizer: Tokenizer) 
         {"label": "no", "probability": 1.0},
     ]
     pair = [Text("a", "one", "two")]
-    items = task_kind(NUMBERS).encode(pair, tokenizer, FRAME)
+    items = task_kind(NUMBERS).encode(pair, NUMBERED, FRAME)
     assert task_kind(NUMBERS).decode(Outputs([np.array(2.5, np.float32)], items, pair), {}) == [
         {"score": 2.5}
     ]
     assert task_kind(NUMBERS).calibrate(Outputs([np.array(2.5, np.float32)], items, pair)) == {}
 
 
-def test_all_options_of_an_example_see_the_same_end_of_the_context(tokenizer: Tokenizer) -> None:
+def test_all_options_of_an_example_see_the_same_end_of_the_context() -> None:
     example = ChoiceExample("a", words(1, 2, 3), words(4, 5), (words(6), words(7, 8), words(9)), 1)
-    [item] = task_kind(OPTIONS).encode([example], tokenizer, FRAME)
+    [item] = task_kind(OPTIONS).encode([example], NUMBERED, FRAME)
     assert rows(item) == [
         (101, 3, 4, 5, 102, 6, 103),
         (101, 3, 4, 5, 102, 7, 8, 103),
@@ -165,10 +149,10 @@ def test_all_options_of_an_example_see_the_same_end_of_the_context(tokenizer: To
     ],
 )
 def test_an_option_is_cut_only_if_it_does_not_fit_alone(
-    tokenizer: Tokenizer, option: tuple[int, ...], row: tuple[int, ...]
+    option: tuple[int, ...], row: tuple[int, ...]
 ) -> None:
     example = ChoiceExample("a", words(1, 2, 3), words(4, 5), (words(*option),))
-    [item] = task_kind(OPTIONS).encode([example], tokenizer, FRAME)
+    [item] = task_kind(OPTIONS).encode([example], NUMBERED, FRAME)
     assert rows(item) == [row]
 
 
@@ -177,15 +161,13 @@ def test_an_option_is_cut_only_if_it_does_not_fit_alone(
     st.lists(st.integers(0, 9), max_size=9), st.integers(4, 30), st.sampled_from(get_args(Pairs))
 )
 def test_no_row_is_longer_than_its_frame(lengths: list[int], longest: int, way: Pairs) -> None:
-    made = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    texts = ["a " * (length * length) for length in lengths]
+    texts = ["1 " * (length * length) for length in lengths]
     frame = Frame(101, 102, 103, longest)
     pairs = [Text("", text, texts[0]) for text in texts]
     choices = [ChoiceExample("", texts[0], text, tuple(texts)) for text in texts]
     for examples, info in ((pairs, NUMBERS), (choices, OPTIONS)):
         items = task_kind(info, Reading(pairs=way if info is NUMBERS else "joined")).encode(
-            examples, made, frame
+            examples, NUMBERED, frame
         )
         assert [item.example for item in items] == list(range(len(texts)))
         assert all(len(row.ids) <= longest for item in items for row in item.rows)
@@ -225,12 +207,7 @@ def test_long_sentences_are_cut_between_words_long_words_not(cased_tokenizer: To
         (7,) * 6,
         (9,),
     ]
-    assert [(item.first, item.places) for item in items] == [
-        (0, (1, 2, 3)),
-        (3, (1, 4)),
-        (5, (1,)),
-        (6, (1,)),
-    ]
+    assert [item.places for item in items] == [(1, 2, 3), (1, 4), (1,), (1,)]
     assert [item.target for item in items] == [(0, 0, 1), (2, 0), (1,), (0,)]
 
 
@@ -269,14 +246,6 @@ def test_words_of_byte_level_bpe_have_the_tokens_they_have_inside_a_text() -> No
     assert list(item.rows[0].ids[1:-1]) == made.encode("中文", add_special_tokens=False).ids
 
 
-def test_tags_that_do_not_fit_are_refused_with_their_place() -> None:
-    made = train(WordPieceConfig(kind="wordpiece", vocab_size=40, min_frequency=1), ["a b c"])
-    with pytest.raises(DataError, match="ner:7: 2 words, but 1 tags"):
-        task_kind(INFO).encode([Tagged("ner:7", ("a", "b"), ("O",))], made, FRAME)
-    with pytest.raises(DataError, match=r"ner:9: tag 'B-Y' is none of the task's \(O, B-X, I-X\)"):
-        task_kind(INFO).encode([Tagged("ner:9", ("a",), ("B-Y",))], made, FRAME)
-
-
 def test_tag_schemes_that_mark_spans_are_told_from_parts_of_speech() -> None:
     assert marks_spans(("B-PER", "I-PER", "O"))
     assert marks_spans(("B-NP", "E-NP", "S-NP", "O"))
@@ -286,10 +255,9 @@ def test_tag_schemes_that_mark_spans_are_told_from_parts_of_speech() -> None:
 
 
 def test_the_majority_is_that_of_the_training_split() -> None:
-    info = TaskInfo("classification", ("no", "yes"), False, "accuracy")
     train = [Text("a", "a", target=label) for label in ("yes", "no", "yes")]
     test = [Text("a", "a", target=label) for label in ("no", "no", "yes", "no")]
-    scores = task_kind(info).baselines(train, test)
+    scores = task_kind(LABELS).baselines(train, test)
     assert scores["majority"] == pytest.approx(
         {"accuracy": 1 / 4, "macro_f1": 0.4 / 2, "matthews": 0, "f1": 0.4}
     )
@@ -314,10 +282,9 @@ def test_of_several_labels_the_best_that_needs_no_text_is_found() -> None:
 
 
 def test_the_mean_score_correlates_with_nothing() -> None:
-    info = TaskInfo("regression", (), True, "pearson")
     train = [Text("a", "a", "b", score) for score in (1.0, 3.0)]
     test = [Text("a", "a", "b", score) for score in (0.0, 4.0)]
-    assert task_kind(info).baselines(train, test) == {
+    assert task_kind(NUMBERS).baselines(train, test) == {
         "mean": {"pearson": 0, "spearman": 0, "mean_squared_error": 4}
     }
 
@@ -337,8 +304,6 @@ def test_each_word_has_its_commonest_tag() -> None:
 
 
 def test_answers_are_guessed_from_where_contexts_begin() -> None:
-    info = TaskInfo("span", (), False, "f1")
-
     def asked(context: str, *answers: str) -> Question:
         return Question("a", "a", "?", context, tuple(Answer(text, 0) for text in answers))
 
@@ -347,24 +312,23 @@ def test_answers_are_guessed_from_where_contexts_begin() -> None:
         asked("Big cats sleep. They do.", "Big cats sleep"),
         asked(" Red 1.5 it is?", "Red 1.5"),
     ]
-    scores = task_kind(info).baselines(train, test)
+    scores = task_kind(SPAN).baselines(train, test)
     assert scores["first_sentence"]["exact_match"] == 1 / 2
     assert scores["first_words"]["exact_match"] == 1 / 2
     assert scores["no_answer"] == {"exact_match": 0, "f1": 0}
     chinese = [asked("猫在睡觉。狗不睡。", "猫在")]
-    assert task_kind(info).baselines(train, chinese)["first_words"]["exact_match"] == 1
-    with_none = task_kind(info).baselines(train, [*test, asked("a"), asked("")])
+    assert task_kind(SPAN).baselines(train, chinese)["first_words"]["exact_match"] == 1
+    with_none = task_kind(SPAN).baselines(train, [*test, asked("a"), asked("")])
     assert with_none["no_answer"]["unanswerable_accuracy"] == 1
 
 
 def test_options_are_guessed_by_place_and_by_length() -> None:
-    info = TaskInfo("choice", (), False, "accuracy")
     train = [ChoiceExample("a", "a", None, ("b", "c"), target) for target in (1, 1, 0)]
     test = [
         ChoiceExample("a", "a", None, ("long", "b"), 0),
         ChoiceExample("a", "a", None, ("b", "c", "long", "d"), 1),
     ]
-    assert task_kind(info).baselines(train, test) == {
+    assert task_kind(OPTIONS).baselines(train, test) == {
         "majority": {"accuracy": 1 / 2},
         "longest": {"accuracy": 1 / 2},
         "chance": {"accuracy": 3 / 8},

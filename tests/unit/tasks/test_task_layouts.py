@@ -24,7 +24,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.outside import digest, list_matching_files
 from rungwise.tasks.formats.base import read_bytes
 from rungwise.tasks.formats.guess import Guess, guess_format
-from tests.task_cases import FormatBlock, as_json, read_content
+from tests.task_cases import FormatBlock, as_json, json_lines, read_content
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "layouts.md"
 BLOCKS = {
@@ -41,14 +41,6 @@ REAL = [
     if "train: data/tasks" in block
     and not re.search("tag: 1|label: file|rest_of_line|kind: choice", block)
 ]
-
-
-def lines(*records: Any) -> str:
-    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records)
-
-
-def rows(*cells: str) -> str:
-    return "".join(row.replace("|", "\t") + "\n" for row in cells)
 
 
 def recipe_block(printed: str) -> dict[str, Any]:
@@ -233,7 +225,7 @@ def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:
     packed = tmp_path / "SST-2.zip"
     with zipfile.ZipFile(packed, "w") as archive:
         for name in ("SST-2/train.tsv", "SST-2/dev.tsv", "__MACOSX/SST-2/._dev.tsv"):
-            archive.writestr(name, rows("sentence|label", f"{name}|1"))
+            archive.writestr(name, f"sentence\tlabel\n{name}\t1\n")
     (file,) = list_matching_files([f"{packed}/SST-2/dev.tsv"], "data.train")
     with file.open() as stream:
         assert stream.read().startswith(b"sentence\tlabel\nSST-2/dev.tsv")
@@ -254,7 +246,7 @@ def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:
 # them are those of which a single example does not tell enough: a header from a row, which of two
 # columns is the class, names of classes.
 GUESSED = {
-    *("BoolQ (SuperGLUE)", "CB (SuperGLUE)", "RTE (SuperGLUE)", "MNLI (GLUE)", "SNLI, JSON Lines"),
+    *("BoolQ (SuperGLUE)", "CB, RTE (SuperGLUE)", "MNLI (GLUE)", "SNLI, JSON Lines"),
     *("PAWS", "AFQMC (CLUE)", "TNEWS (CLUE)", "IFLYTEK (CLUE)", "CMNLI, OCNLI (CLUE)", "Banking77"),
     *("IMDB (aclImdb), in its archive", "GoEmotions"),
     *("Label Studio, choices, CSV", "doccano, classes", "Toxic comments (Jigsaw)"),
@@ -262,7 +254,7 @@ GUESSED = {
     *("CoNLL-2000", "CoNLL-2002", "CoNLL-2003", "CoNLL-U", "JNLPBA (GENIA)"),
     *("MIT restaurants, the tag first", "WNUT-17", "GermEval 2014"),
     *("BMES, Chinese words", "Parquet of Hugging Face, tags"),
-    *("SQuAD 1.1", "SQuAD 2.0", "CMRC 2018, DRCD, XQuAD, MLQA", "SQuAD, a question a line"),
+    *("SQuAD 1.1, CMRC 2018, DRCD, XQuAD, MLQA", "SQuAD 2.0", "SQuAD, a question a line"),
     "Parquet of Hugging Face, questions",
 }
 STATED = {
@@ -316,7 +308,7 @@ SENTENCES = [f"The {a} {b} the {c}" for a in ("old", "new") for b in ("is", "was
 UNREADABLE = {
     "control characters": "\x00\x01\n",
     "first words": "".join(f"{'ab'[n % 2]} {each} .\n" for n, each in enumerate(SENTENCES)),
-    "marks of a labelling tool, and the state of its work": lines(
+    "marks of a labelling tool, and the state of its work": json_lines(
         *({"text": f"a {n}", "spans": [MARK], "answer": "accept" if n % 2 else "ignore"}
           for n in range(20))
     ),
@@ -404,7 +396,7 @@ def test_files_beside_the_folders_of_classes_are_left_out_and_counted(tmp_path: 
 def test_an_example_without_its_label_does_not_make_one_label_several(tmp_path: Path) -> None:
     records = [{"text": f"It is {n}", "label": [["a"], ["b"], []][n % 3 if n < 9 else n % 2]}
                for n in range(30)]  # fmt: skip
-    (tmp_path / "all.jsonl").write_text(lines(*records))
+    (tmp_path / "all.jsonl").write_text(json_lines(*records))
     guess = guess_format(str(tmp_path / "all.jsonl"))
     assert guess.form["columns"] == {"text": "text", "label": "label"}
     assert (guess.form["on_error"], guess.damaged, len(guess.examples)) == ("drop", 3, 27)
@@ -454,7 +446,7 @@ def test_what_windows_saves_is_read_and_printed(encoding: str, tmp_path: Path) -
 
 
 def test_control_characters_of_an_example_do_not_break_the_block(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines({"text": "a\x00b\x9d", "label": "x\ny\x00: z"}))
+    (tmp_path / "a.jsonl").write_text(json_lines({"text": "a\x00b\x9d", "label": "x\ny\x00: z"}))
     printed = describe_data("a.jsonl", guess_format(str(tmp_path / "a.jsonl")))
     assert r"text: a\x00b\x9d" in printed
     assert r"labels: x y\x00: z: 1" in printed

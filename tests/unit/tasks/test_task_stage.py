@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from sklearn.metrics import f1_score
 
-from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.building import build_task
-from rungwise.tasks.config import TaskConfig, input_digests
+from rungwise.tasks.config import input_digests
 from rungwise.tasks.data.files import draw_examples, find_overlap, split_examples
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
@@ -29,12 +28,9 @@ from rungwise.tasks.kinds.examples import (
 from rungwise.tasks.kinds.kind import TaskKind
 from tests.conftest import s3_bucket
 from tests.summaries import standing
+from tests.task_cases import files_task
 
 TABLE = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
-
-
-class Block(Config):
-    task: TaskConfig
 
 
 class Notes(SilentReporter):
@@ -74,9 +70,8 @@ def made(folder: Path, notes: Notes | None = None, **keys: Any) -> tuple[TaskSum
     for split in ("validation", "test"):
         if split not in keys and f"{split}_fraction" not in keys:
             data[f"{split}_fraction"] = 0.2
-    config = validate(Block, {"task": data}).task
     output = Folder.at(folder / "task")
-    summary = build_task(config, {}, output, Context(report=notes or Notes()))
+    summary = build_task(files_task(data), {}, output, Context(report=notes or Notes()))
     return summary, standing("task", output, summary)
 
 
@@ -291,7 +286,7 @@ def test_a_task_is_read_from_a_bucket_and_written_to_it() -> None:
             "validation_fraction": 0.3,
             "test": f"{bucket}/data/*.tsv",
         }
-        config = validate(Block, {"task": data}).task
+        config = files_task(data)
         digests = input_digests(config)
         output = Folder.at(f"{bucket}/task")
         summary = build_task(config, {}, output, Context())

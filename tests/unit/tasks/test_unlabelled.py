@@ -9,7 +9,15 @@ import pytest
 from rungwise.commands.predict import check_encoding
 from rungwise.core.errors import DataError
 from rungwise.tasks.data.cutting import Format, read_lines
-from rungwise.tasks.kinds.examples import ChoiceExample, Kind, Question, Tagged, TaskInfo, Text
+from rungwise.tasks.kinds.examples import (
+    ChoiceExample,
+    Example,
+    Kind,
+    Question,
+    Tagged,
+    TaskInfo,
+    Text,
+)
 
 
 def info(kind: Kind, *, pair: bool = False) -> TaskInfo:
@@ -26,26 +34,42 @@ def test_a_line_of_text_is_an_example_and_an_empty_one_too() -> None:
     ]
 
 
-def test_words_are_cut_at_blanks_or_given_as_they_are() -> None:
-    assert list(read_lines(["EU rejects  call\n"], "text", info("tagging"), "x")) == [
-        Tagged("x:1", ("EU", "rejects", "call"))
-    ]
-    line = '{"words": ["New York", "is", "big"]}\n'
-    assert list(read_lines([line], "jsonl", info("tagging"), "x")) == [
-        Tagged("x:1", ("New York", "is", "big"))
-    ]
+PAIR, CHOICE = info("classification", pair=True), ChoiceExample("f:2", "The sun", None, ("a", "b"))
 
 
-def test_tables_are_read_by_name_and_quotes_are_literal() -> None:
-    lines = ["second\ttext\n", 'B "quoted"\tA\n']
-    (example,) = read_lines(lines, "tsv", info("classification", pair=True), "p.tsv")
-    assert example == Text("p.tsv:2", "A", 'B "quoted"')
-
-
-def test_cells_of_a_csv_may_be_quoted() -> None:
-    lines = ["id,text\n", '1,"good, and ""long"""\n']
-    (example,) = read_lines(lines, "csv", info("classification"), "p.csv")
-    assert example == Text("p.csv:2", 'good, and "long"', None)
+@pytest.mark.parametrize(
+    ("lines", "form", "task", "expected"),
+    [
+        (["EU rejects  call\n"], "text", info("tagging"), Tagged("f:1", ("EU", "rejects", "call"))),
+        (
+            ['{"words": ["New York", "is"]}'],
+            "jsonl",
+            info("tagging"),
+            Tagged("f:1", ("New York", "is")),
+        ),
+        # Columns are found by name; only in CSV are quotes no characters.
+        (["second\ttext\n", 'B "it"\tA\n'], "tsv", PAIR, Text("f:2", "A", 'B "it"')),
+        (["id,text\n", '1,"a, ""b"""\n'], "csv", info("classification"), Text("f:2", 'a, "b"')),
+        (
+            ['{"id": 7, "question": "Who?", "context": "It was me."}'],
+            "jsonl",
+            info("span"),
+            Question("f:1", "7", "Who?", "It was me."),
+        ),
+        (["context\toption0\toption1\n", "The sun\ta\tb\n"], "tsv", info("choice"), CHOICE),
+        # Rows with fewer options end in empty cells.
+        (
+            ["context\toption0\toption1\toption2\n", "The sun\ta\tb\t\n"],
+            "tsv",
+            info("choice"),
+            CHOICE,
+        ),
+    ],
+)
+def test_a_line_becomes_an_example(
+    lines: list[str], form: Format, task: TaskInfo, expected: Example
+) -> None:
+    assert list(read_lines(lines, form, task, "f")) == [expected]
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv"])
@@ -57,19 +81,6 @@ def test_a_cell_may_be_as_long_as_a_passage_whoever_set_a_limit_before(form: For
     finally:
         csv.field_size_limit(before)
     assert example == Text("p:2", text)
-
-
-def test_questions_and_choices_come_from_objects_and_columns() -> None:
-    line = '{"id": 7, "question": "Who?", "context": "It was me."}'
-    (question,) = read_lines([line], "jsonl", info("span"), "q")
-    assert question == Question("q:1", "7", "Who?", "It was me.")
-    lines = ["context\toption0\toption1\n", "The sun\trises.\tbarks.\n"]
-    (choice,) = read_lines(lines, "tsv", info("choice"), "c.tsv")
-    assert choice == ChoiceExample("c.tsv:2", "The sun", None, ("rises.", "barks."))
-    # Rows with fewer options end in empty cells.
-    lines = ["context\toption0\toption1\toption2\n", "The sun\trises.\tbarks.\t\n"]
-    (choice,) = read_lines(lines, "tsv", info("choice"), "c.tsv")
-    assert choice == ChoiceExample("c.tsv:2", "The sun", None, ("rises.", "barks."))
 
 
 def test_an_endless_stream_is_answered_as_it_comes() -> None:
@@ -124,13 +135,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_must_be_utf_8(tmp_path: Pat
                 info("choice"),
                 "f:1: expected options, a list of 2 or more",
             )
-            for options in ("3", '{"A": "b", "B": "c"}')
-        ),
-        (
-            ['{"context": "a", "options": ["b"]}'],
-            "jsonl",
-            info("choice"),
-            "f:1: expected options, a list of 2 or more",
+            for options in ("3", '{"A": "b", "B": "c"}', '["b"]')
         ),
         (
             ['{"context": "a", "option0": "b", "option1": "c", "option2": null, "option3": "d"}'],
@@ -140,6 +145,8 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_must_be_utf_8(tmp_path: Pat
         ),
     ],
 )
-def test_errors_name_their_line(lines: list[str], form: str, task: TaskInfo, message: str) -> None:
+def test_errors_name_their_line(
+    lines: list[str], form: Format, task: TaskInfo, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
-        list(read_lines(lines, form, task, "f"))  # pyright: ignore[reportArgumentType]
+        list(read_lines(lines, form, task, "f"))

@@ -24,10 +24,6 @@ SOUND = nullcontext()
 ROW = Epoch(epoch=1, score=0.7, loss=None, seconds=0.5, metrics={"accuracy": 0.7})
 
 
-def change(**fields: Any) -> SweepTrial:
-    return RECORD.model_copy(update=fields)
-
-
 def test_a_trial_scores_what_it_would_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
         for epoch, score in enumerate((0.4, 0.6, 0.5), start=1):
@@ -74,8 +70,8 @@ def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Pa
     config, output = stage_config(space=space), Folder.at(tmp_path)
     job = SweepJob(config, inputs(tmp_path), output, "accuracy", SilentReporter(), toy())
     for number in (999, 1000):
-        one = change(number=number, history=(ROW,), score=0.7)
-        write_record(one.model_copy(update={"state": "finished"}), output)
+        fields = {"number": number, "history": (ROW,), "score": 0.7, "state": "finished"}
+        write_record(RECORD.model_copy(update=fields), output)
     assert summarise(job).best.name == "trial-999"
 
 

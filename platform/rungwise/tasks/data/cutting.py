@@ -168,14 +168,8 @@ def parse_examples(inputs: Any, info: TaskInfo) -> list[Example]:
             "expected a text, an object with named values, or a list of these, found "
             f"{inputs!r:.80}"
         )
-    return [
-        parse_example(
-            each if isinstance(each, Mapping) else {text_column(info): each},
-            info,
-            f"input {number}",
-        )
-        for number, each in enumerate(inputs, start=1)
-    ]
+    records = (each if isinstance(each, Mapping) else {text_column(info): each} for each in inputs)
+    return [parse_example(each, info, f"input {n}") for n, each in enumerate(records, start=1)]
 
 
 def text_column(info: TaskInfo) -> str:

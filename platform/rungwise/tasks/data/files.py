@@ -173,9 +173,9 @@ def load(config: FilesTaskConfig) -> LoadedTask:
     if scheme == "iob2" and config.metric != "accuracy":
         _check_tags(labels, splits)
     notes, whole_train = [], None
-    if config.train_examples is not None:
+    if (number := config.train_examples) is not None:
         whole_train = splits["train"]
-        splits["train"] = _budget(config, splits["train"], labels)
+        splits["train"] = _draw_budget(config, number, whole_train, labels)
     for split in SPLITS[1:]:
         most = getattr(config, f"max_{split}_examples")
         if most is not None:
@@ -313,11 +313,9 @@ def _sort_labels(labels: set[str]) -> list[str]:
     return sorted(labels)
 
 
-def _budget(
-    config: FilesTaskConfig, examples: list[Example], labels: tuple[str, ...]
+def _draw_budget(
+    config: FilesTaskConfig, number: int, examples: list[Example], labels: tuple[str, ...]
 ) -> list[Example]:
-    number = config.train_examples
-    assert number is not None
     balanced = KINDS[config.format.task_kind].one_label
     if number > len(examples):
         raise DataError(

@@ -75,8 +75,9 @@ class FormatConfig(Config, ABC):
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
-        """The names of the labels in order, () if the file decides."""
-        return label_names(getattr(self, "labels", None))
+        """The names of the labels in order, each once; () if the file decides."""
+        labels = getattr(self, "labels", None) or ()
+        return tuple(dict.fromkeys(labels.values() if isinstance(labels, dict) else labels))
 
 
 def _as_names(value: Any) -> Any:
@@ -94,12 +95,6 @@ def _as_names(value: Any) -> Any:
 
 # {value in the file: name}, or only the names.
 Labels = Annotated[dict[str, str] | tuple[str, ...], BeforeValidator(_as_names)]
-
-
-def label_names(labels: dict[str, str] | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the names in `labels`, each once, in order."""
-    names = labels.values() if isinstance(labels, dict) else labels or ()
-    return tuple(dict.fromkeys(names))
 
 
 def label_name(value: str, labels: dict[str, str] | tuple[str, ...] | None, where: str) -> str:

@@ -74,8 +74,8 @@ class Guess:
     @property
     def labels(self) -> Counter[str]:
         """How often each label occurs; tags count once per word."""
-        targets = [getattr(e, "tags", None) or getattr(e, "target", None) for e in self.examples]
-        each = chain.from_iterable(t if isinstance(t, tuple) else [t] for t in targets)
+        golds = (example.gold for example in self.examples)
+        each = chain.from_iterable(g if isinstance(g, tuple) else [g] for g in golds)
         return Counter(label for label in each if isinstance(label, str))
 
     @property

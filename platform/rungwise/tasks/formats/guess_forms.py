@@ -19,7 +19,7 @@ from rungwise.core.wording import list_first
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.records import read_cells, read_table
 from rungwise.tasks.formats.table import split_list
-from rungwise.tasks.formats.tagged import are_spans
+from rungwise.tasks.formats.tagged import CONLLU_WIDTH, are_spans
 from rungwise.tokenizer.mask_units import HAN
 
 Form = dict[str, Any]
@@ -60,7 +60,6 @@ _WORDS_OF_A_NAME = 4  # a column name has fewer blanks than this
 _DELIMITERS: tuple[Form, ...] = ({}, *({"delimiter": each, "quoting": True} for each in ";,|"))
 _HEAD = 3  # rows, one of which may hold the names of columns
 _NAMES = {*_LABELS, *_SCORES, *_TEXTS, *itertools.chain(*_PAIRS)}
-_CONLLU_WIDTH = 10
 
 
 def guess_lines(text: str, stated: Form) -> Iterator[Form]:
@@ -202,11 +201,8 @@ def _guess_table(
     if has_names:  # the first row is no example
         return
     numbered = dict(enumerate(map(list, zip(*even, strict=True))))
-    yield from _guess_columns(
-        numbered,
-        layout | {"header": False},
-        {key: int(name) if name.isdecimal() else name for key, name in stated.items()},
-    )
+    by_number = {k: int(name) if name.isdecimal() else name for k, name in stated.items()}
+    yield from _guess_columns(numbered, layout | {"header": False}, by_number)
 
 
 def _has_names(cells: Sequence[str], rows: Sequence[list[str]]) -> bool:
@@ -427,7 +423,7 @@ def _guess_tag_columns(columns: Sequence[Sequence[str]], *, are_sentences: bool)
         if cells[0] in ("0", "1") and sum(map(str.isdecimal, cells)) > 0.5 * len(cells):
             number = place
             break
-    if number == 0 and width == _CONLLU_WIDTH:
+    if number == 0 and width == CONLLU_WIDTH:
         return {"kind": "conllu"}
     word = 0 if number is None else number + 1
     if word >= width or fmean(cell.count(" ") for cell in columns[word]) > 0.1:

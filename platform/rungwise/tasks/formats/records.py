@@ -312,13 +312,11 @@ class RecordsFormat(FormatConfig):
                         f"{len(cells)}: {quote(self.delimiter.join(cells))}",
                         "delimiter, quoting or columns, or leave such rows out by on_error: drop",
                     )
-                yield (
-                    str(line),
-                    {
-                        key: cells[at] if isinstance(at, int) else [cells[each] for each in at]
-                        for key, at in indexes.items()
-                    },
-                )
+                values = {
+                    key: cells[at] if isinstance(at, int) else [cells[each] for each in at]
+                    for key, at in indexes.items()
+                }
+                yield str(line), values
 
     def _from_json(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         for place, record in read_objects(self, self.layout, file, counts):

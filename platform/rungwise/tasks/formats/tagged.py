@@ -134,7 +134,7 @@ def _add_type(tags: Sequence[str], scheme: Collection[str]) -> Sequence[str]:
 # Only blank and tab: an ideographic or no-break space is a word where characters are words.
 _BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT = "-DOCSTART-"
-_CONLLU_WIDTH = 10
+CONLLU_WIDTH = 10
 _CONLLU_NO_WORD = re.compile(r"\d+[-.]\d+")
 
 
@@ -152,11 +152,6 @@ class _Layout:
     comment: str | None = None
     numbered: bool = False
     to_iob2: bool = False
-
-    @property
-    def least(self) -> int:
-        """The fewest columns of a line."""
-        return self.width or max(2, *(n + 1 if n >= 0 else -n for n in (self.word, self.tag)))
 
 
 class _Tagging(FormatConfig):
@@ -206,13 +201,8 @@ class ConllFormat(_Tagging):
 
     @property
     def layout(self) -> _Layout:
-        return _Layout(
-            self.word,
-            self.tag,
-            tabs=self.separator == "tab",
-            comment=self.comment,
-            to_iob2=self.scheme == "iob2",
-        )
+        tabs, to_iob2 = self.separator == "tab", self.scheme == "iob2"
+        return _Layout(self.word, self.tag, tabs=tabs, comment=self.comment, to_iob2=to_iob2)
 
 
 class ConlluFormat(_Tagging):
@@ -225,7 +215,7 @@ class ConlluFormat(_Tagging):
     @property
     def layout(self) -> _Layout:
         tag = {"upos": 3, "xpos": 4}[self.tags]
-        return _Layout(1, tag, _CONLLU_WIDTH, comment="#", numbered=True)
+        return _Layout(1, tag, CONLLU_WIDTH, comment="#", numbered=True)
 
 
 def _split_sentences(
@@ -248,7 +238,9 @@ def _split_sentences(
                 counts["lines_left_out_as_comments"] += 1
             continue
         # The first line decides the width; a line with fewer columns lacks its word or its tag.
-        width = width or max(len(cells), layout.least)
+        if not width:
+            least = (n + 1 if n >= 0 else -n for n in (layout.word, layout.tag))
+            width = max(2, len(cells), *least)
         if not (layout.numbered and _CONLLU_NO_WORD.fullmatch(cells[0])):
             sentence.append((number, cells))
     if sentence:
@@ -326,18 +318,11 @@ class TokensFormat(_JsonTags):
                 if len(tokens) != len(tags):
                     numbers = f"{len(tokens)} words and {len(tags)} tags"
                     raise Damage.explain(where, "a tag for each word", numbers)
-                rows.append(
-                    Tagged(
-                        f"{file.name}:{line}",
-                        tuple(words(word, where, "a word") for word in tokens),
-                        tuple(label_name(str(tag), self.labels, where) for tag in tags),
-                    )
-                )
-        if self.scheme == "as_is":
-            yield from rows
-            return
+                texts = tuple(words(word, where, "a word") for word in tokens)
+                names = tuple(label_name(str(tag), self.labels, where) for tag in tags)
+                rows.append(Tagged(f"{file.name}:{line}", texts, names))
         places = {tag: row.where for row in reversed(rows) for tag in row.tags or ()}
-        yield from convert_sentences(rows, places)
+        yield from convert_sentences(rows, places) if self.scheme == "iob2" else rows
 
 
 class MarkColumns(Config):

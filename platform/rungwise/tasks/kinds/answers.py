@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.core.errors import ConfigError
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo, Text
 from rungwise.tasks.kinds.items import WORD, Frame, Item, Row, cuts, locate, token_ids, windows
 from rungwise.tasks.kinds.kind import (
@@ -48,9 +47,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rungwise.tasks.kinds.heads import TaskHead
+    from rungwise.tasks.kinds.kind import LossSum
 
 NO_ANSWER = (0, 0)  # target: start and end at the first token of the row
 THRESHOLD = "null_threshold"
+_MOST_QUESTION_TOKENS = 64
 _NO_TOKEN = 1e9  # lead of no answer if the context has no token
 _SENTENCE = re.compile(r".*?(?:[.!?](?=\s)|[。！？]|$)", re.DOTALL)  # noqa: RUF001
 
@@ -118,19 +119,13 @@ class Span(TaskKind):
         ),
     }
 
-    @property
-    def marks(self) -> int:
-        return 3
-
     def build_head(self, stand: Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import SpanHead
 
         return SpanHead(stand.width)
 
     @staticmethod
-    def loss_sums(
-        logits: Tensor, targets: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, int]:
+    def loss_sums(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> LossSum:
         """Return the sum of the means of the cross entropies of start and end."""
         from torch.nn import functional
 
@@ -170,13 +165,12 @@ class Span(TaskKind):
         contexts = list(dict.fromkeys(example.context for example in examples))
         located = dict(zip(contexts, locate(tokenizer, contexts), strict=True))
         questions = token_ids(tokenizer, [example.question for example in examples])
-        most = self.reading.max_question_tokens
         items = []
         for index, (example, ids) in enumerate(zip(examples, questions, strict=True)):
             text = located[example.context]
-            question = ids[: min(most, (frame.sequence_length - 3) // 2)]
+            question = ids[: min(_MOST_QUESTION_TOKENS, (frame.sequence_length - 3) // 2)]
             cut = cuts((example.question, ids, 0, len(question)))
-            needs = 2 * len(ids) + 3 if len(ids) <= most else math.inf
+            needs = 2 * len(ids) + 3 if len(ids) <= _MOST_QUESTION_TOKENS else math.inf
             answer = None
             if example.answers:
                 first = example.answers[0]
@@ -274,18 +268,6 @@ class Generation(TextKind):
         "exact_match": TaskMetric(_count_exact, mean),
     }
 
-    @property
-    def longest_answer(self) -> int:
-        """The most tokens of a target, without the end: at most half of a row."""
-        return _longest_target(self.reading.sequence_length, self.reading.max_answer_tokens)
-
-    def check_reading(self) -> None:
-        if not self.longest_answer:
-            raise ConfigError(
-                f"finetune.sequence_length is {self.reading.sequence_length}, which leaves no room "
-                "to write beside three marks and a source; choose 5 or more"
-            )
-
     def build_head(self, stand: Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import TokenHead
 
@@ -301,7 +283,7 @@ class Generation(TextKind):
         texts: list[list[int]] = [[] for _ in items]
         ends = [item.rows[0].ids[-1] for item in items]
         unended = list(range(len(items)))
-        for _ in range(self.longest_answer):
+        for _ in range(self._longest_target(self.reading.sequence_length)):
             unknown = []
             for n in unended:
                 row, text = items[n].rows[0], texts[n]
@@ -323,7 +305,7 @@ class Generation(TextKind):
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
         """Encode each example as an item of one row. Both texts are cut at their ends; a cut target
         does not train the end."""
-        longest = _longest_target(frame.sequence_length, self.reading.max_answer_tokens)
+        longest = self._longest_target(frame.sequence_length)
         room = frame.sequence_length - 3 - longest
         texts = [str(example.target or "") for example in examples]
         sources = token_ids(tokenizer, [example.text for example in examples])
@@ -360,6 +342,6 @@ class Generation(TextKind):
             "copy": [{"text": example.text} for example in test],
         }
 
-
-def _longest_target(sequence_length: int, max_answer_tokens: int) -> int:
-    return min(max_answer_tokens, (sequence_length - 3) // 2)
+    def _longest_target(self, sequence_length: int) -> int:
+        """The most tokens of a target, without the end: at most half of a row."""
+        return min(self.reading.max_answer_tokens, (sequence_length - 3) // 2)

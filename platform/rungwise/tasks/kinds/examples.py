@@ -2,7 +2,7 @@
 says where an example came from, such as `train.tsv:12`. Targets are names and characters, never
 ids, and None where unknown."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, islice
 from typing import Any, ClassVar, Self, get_args
@@ -24,7 +24,7 @@ class Damage(DataError):
     def explain(cls, where: str, expected: str, found: str, keys: str = "") -> "Damage":
         """Say what was expected and found, and which `keys` of data.format may be wrong."""
         change = f", or change data.format.{keys}" if keys else ""
-        return cls(f"{where}: expected {expected}, found {found}; mend it{change}")
+        return cls.at(where, expected, found, f"mend it{change}")
 
 
 Kind = str  # the name of a kind, a key of KINDS (tasks/interface.py)
@@ -208,15 +208,6 @@ class TaskInfo:
     labels: tuple[str, ...]
     pair: bool
     metric: str
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> "TaskInfo":
-        """Build from plain data; other keys are ignored."""
-        return cls(data["kind"], tuple(data["labels"]), data["pair"], data["metric"])
-
-    def as_data(self) -> dict[str, Any]:
-        """Return plain data that `from_data` reads."""
-        return {**asdict(self), "labels": list(self.labels)}
 
 
 class ExampleCounts(PerSplit):

@@ -91,8 +91,11 @@ class TaskHead(nn.Module):
         return self.linear(states_RTE)
 
 
-class PooledHead(TaskHead):
-    """A linear layer that reads one vector of each row, or of each pair of rows."""
+class SequenceHead(TaskHead):
+    """One prediction for a text or a pair of texts, by a linear layer that reads one vector of each
+    row, or of each pair of rows. All items have one row, or all have two."""
+
+    purpose = "sequence"
 
     def __init__(
         self,
@@ -132,13 +135,7 @@ class PooledHead(TaskHead):
                 return torch.cat([first_BE, second_BE, distance_BE, product_BE], dim=1)
 
 
-class SequenceHead(PooledHead):
-    """One prediction for a text or a pair of texts. All items have one row, or all have two."""
-
-    purpose = "sequence"
-
-
-class ChoiceHead(PooledHead):
+class ChoiceHead(SequenceHead):
     """One output for each row, the score of an option."""
 
     purpose = "choice"

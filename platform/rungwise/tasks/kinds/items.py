@@ -56,9 +56,8 @@ class Item:
     head is trained on, as its kind has it: a number, an index, or a tuple; None if unknown.
 
     `places` maps the row back to the example. Tagging: the row position of the token that
-    represents each word (`first` is the index of the item's first word). Generation: the positions
-    that predict the target. Span: [start, end) in characters of each context token, from
-    `rows[0].second` on.
+    represents each word. Generation: the positions that predict the target. Span: [start, end) in
+    characters of each context token, from `rows[0].second` on.
 
     `needs` is the length of the longest row if nothing were cut, infinite if another limit than
     the row's cuts a text, and `cut` what was cut.
@@ -68,7 +67,6 @@ class Item:
     example: int
     target: Any = None
     places: tuple[Any, ...] = ()
-    first: int = 0
     needs: float = field(default=0, compare=False)
     cut: tuple[Cut, ...] = field(default=(), compare=False)
 

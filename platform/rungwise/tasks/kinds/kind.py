@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # reading a recipe needs no PyTorch
 
     from rungwise.tasks.kinds.heads import TaskHead
 
+    LossSum = tuple[Tensor, int]  # the sum of the losses, and their number
+
 Calibration = Mapping[str, float]
 Prediction = dict[str, Any]
 Rules = dict[str, list[Prediction]]  # the predictions of each rule
@@ -49,7 +51,6 @@ class Reading:
     pairs: Pairs = "joined"
     windows: bool = False
     stride: int = 64
-    max_question_tokens: int = 64
     max_answer_tokens: int = 30
     sequence_length: int = 128
 
@@ -101,11 +102,8 @@ class Record:
     def text(self, name: str) -> str:
         value = self.values.get(name)
         if not isinstance(value, str):
-            problem = (
-                f"{value!r:.80} and not a text"
-                if name in self.values and value == value
-                else "missing"
-            )
+            is_missing = name not in self.values or value != value
+            problem = "missing" if is_missing else f"{value!r:.80} and not a text"
             raise DataError(
                 f"{self.where}: {name} is {problem}; this model needs {', '.join(self.columns)}, "
                 f"found {', '.join(map(str, self.values)) or 'nothing'}"
@@ -153,7 +151,7 @@ class TaskKind(ABC):
     @property
     def positive(self) -> str | None:
         """The class of two whose F1 is the metric `f1`, None for another task."""
-        return None
+        return self.info.labels[1] if self.one_label and len(self.info.labels) == 2 else None
 
     # Inputs.
 
@@ -161,11 +159,6 @@ class TaskKind(ABC):
     def fields(self) -> tuple[str, ...]:
         """The columns of an input whose values are all texts."""
         return self.columns
-
-    @property
-    def marks(self) -> int:
-        """The number of marks in a row."""
-        return 2
 
     @abstractmethod
     def parse(self, record: Record) -> Example:
@@ -184,17 +177,12 @@ class TaskKind(ABC):
         """Whether a setting of `finetune_keys` of some kind has a meaning for this task."""
         return key in self.finetune_keys
 
-    def check_reading(self) -> None:  # noqa: B027  (most kinds can have any)
-        """Raise ConfigError, naming the key, for a reading that this task cannot have."""
-
     @abstractmethod
     def build_head(self, stand: Stand) -> TaskHead:
         """Build the head, with random weights."""
 
     @staticmethod
-    def loss_sums(
-        logits: Tensor, targets: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, int]:
+    def loss_sums(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> LossSum:
         """Return the sum of the losses, times their class weights, and their number. By default
         the cross entropy of one class."""
         from torch.nn import functional
@@ -327,10 +315,6 @@ class TextKind(TaskKind):
         super().__init__(info, reading)
         self.columns = ("text", "second") if info.pair else ("text",)
         self.is_one_text = not info.pair
-
-    @property
-    def marks(self) -> int:
-        return 3 if self.info.pair else 2
 
     def parse(self, record: Record) -> Text:
         return Text(record.where, *(record.text(name) for name in self.columns))

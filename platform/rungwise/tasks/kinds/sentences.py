@@ -21,7 +21,7 @@ import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import (
     Frame,
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rungwise.tasks.kinds.heads import TaskHead
+    from rungwise.tasks.kinds.kind import LossSum
 
 _Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
 
@@ -95,16 +96,11 @@ class SentenceKind(TextKind):
 
         A text in a row of its own is cut at its end, a pair longest first; both orders hold the
         same tokens, whichever text is the first. With `windows` there is an item per window over
-        the longer text; the shorter one stands in each, cut to half of the row. Raises DataError
-        for a single text where a pair is expected, the reverse, or a target of another task;
-        ConfigError for two rows of a single text. Texts apart have no windows.
+        the longer text; the shorter one stands in each, cut to half of the row. Texts apart have no
+        windows. Raises DataError for a single text where a pair is expected, the reverse, or a
+        target of another task.
         """
         pairs, info = self.reading.pairs, self.info
-        if pairs != "joined" and not info.pair:
-            raise ConfigError(
-                f"finetune.pairs is {pairs}, which is for pairs of texts, and this task has single "
-                "texts; leave it out"
-            )
         for example in examples:
             if info.pair != (example.second is not None):
                 problem = "expected one text, found a pair; leave the second out"
@@ -219,12 +215,8 @@ class Classification(SentenceKind):
         "matthews": TaskMetric(_counts, _matthews),
     }
 
-    @property
-    def positive(self) -> str | None:
-        return self.info.labels[1] if len(self.info.labels) == 2 else None
-
     def metric_names(self, examples: Sequence[Text]) -> list[str]:
-        return [name for name in self.metrics if name != "f1" or len(self.info.labels) == 2]
+        return [name for name in self.metrics if name != "f1" or self.positive]
 
     def target(self, example: Text) -> int:
         return self.label_number(example.target, example.where)
@@ -312,9 +304,7 @@ class Regression(SentenceKind):
         return example.number
 
     @staticmethod
-    def loss_sums(
-        logits: Tensor, targets: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, int]:
+    def loss_sums(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> LossSum:
         """Return the sum of the squared errors, and their number."""
         from torch.nn import functional
 
@@ -387,9 +377,7 @@ class Multilabel(SentenceKind):
         return tuple(int(label in names) for label in self.info.labels)
 
     @staticmethod
-    def loss_sums(
-        logits: Tensor, targets: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, int]:
+    def loss_sums(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> LossSum:
         """Return the sum of the binary cross entropies, each averaged over the labels."""
         from torch.nn import functional
 
@@ -424,16 +412,12 @@ class Multilabel(SentenceKind):
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         threshold = calibration.get(THRESHOLD, 0.5)
-        labels = self.info.labels
-        return [
-            {
-                "labels": sorted(
-                    label for label, p in zip(labels, shares, strict=True) if p > threshold
-                ),
-                "probabilities": shares,
-            }
-            for shares in self.probabilities(outputs)
-        ]
+        predictions = []
+        for shares in self.probabilities(outputs):
+            pairs = zip(self.info.labels, shares, strict=True)
+            labels = sorted(label for label, share in pairs if share > threshold)
+            predictions.append({"labels": labels, "probabilities": shares})
+        return predictions
 
     def probabilities(self, outputs: Outputs) -> list[list[float]]:
         return [scipy.special.expit(logits).tolist() for logits in mean_logits(outputs)]

@@ -129,7 +129,7 @@ class Tagging(TaskKind):
                     ids += part
                 target = None if tags is None else tuple(tags[first:end])
                 row = (frame.one(ids),)
-                items.append(Item(row, index, target, tuple(places), first, needs, cut))
+                items.append(Item(row, index, target, tuple(places), needs, cut))
                 cut = ()  # reported once per sentence
         return items
 
@@ -178,7 +178,6 @@ class Tagging(TaskKind):
         """Join the logits of all rows of each sentence, (words, C)."""
         rows: list[list[NDArray[Any]]] = [[] for _ in outputs.examples]
         for array, item in zip(outputs.arrays, outputs.items, strict=True):
-            assert len(rows[item.example]) == item.first, "the items of a sentence are in order"
             assert len(array) == len(item.places), "a row of logits a word"
             rows[item.example] += list(array)
         labels = len(self.info.labels)
