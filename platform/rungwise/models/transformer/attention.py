@@ -160,7 +160,7 @@ def keys_to_write(segments_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
     place_T = torch.arange(segments_BT.shape[1], device=segments_BT.device)
     first_BT = segments_BT == 0
     if lengths_B is not None:
-        first_BT = first_BT & real_places(len(place_T), lengths_B)
+        first_BT = first_BT & real_places(segments_BT.shape[1], lengths_B)
     return first_BT[:, None, None] | (place_T <= place_T[:, None])
 
 
