@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig
+from rungwise.models.families.bert import BertConfig
 from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.serving.hugging_face import load_model
@@ -62,53 +62,18 @@ def ours(theirs, tmp_path_factory):
 @pytest.fixture(params=["full", "padded"])
 def inputs(request):
     torch.manual_seed(24)
-    B, T, M = 5, 18, 4
+    B, T = 5, 18
     lengths_B = torch.tensor([18, 11, 5, 17, 1]) if request.param == "padded" else None
     real_BT = torch.ones(B, T, dtype=torch.int64)
     if lengths_B is not None:
         real_BT = (torch.arange(T) < lengths_B[:, None]).long()
-    positions_BM = (torch.rand(B, M) * real_BT.sum(1, keepdim=True)).long()
     segments_BT = (torch.arange(T) > 8).long().expand(B, T)
-    return torch.randint(1, VOCAB_SIZE, (B, T)), segments_BT, lengths_B, positions_BM, real_BT
-
-
-def reference(theirs, inputs):
-    ids_BT, segments_BT, _, _, real_BT = inputs
-    return theirs(
-        input_ids=ids_BT,
-        token_type_ids=segments_BT,
-        attention_mask=real_BT,
-        output_hidden_states=True,
-    )
-
-
-@torch.no_grad()
-def test_same_weights_same_numbers(ours, theirs, inputs):
-    ids_BT, segments_BT, lengths_B, positions_BM, real_BT = inputs
-    expected = reference(theirs, inputs)
-    logits = ours(MaskedBatch.to_predict(ids_BT, segments_BT, lengths_B, positions_BM))
-
-    rows_B1 = torch.arange(len(ids_BT))[:, None]
-    masked_BMV = expected.prediction_logits[rows_B1, positions_BM]
-    assert masked_BMV.std() > 0.3, "logits that hardly vary prove little"
-    torch.testing.assert_close(logits.mlm, masked_BMV, **TOLERANCE)
-    torch.testing.assert_close(
-        logits.nsp[:, [IS_NEXT, NOT_NEXT]], expected.seq_relationship_logits, **TOLERANCE
-    )
-
-    layers = ours.bert.encode_layers(ids_BT, segments_BT, lengths_B)
-    assert len(layers) == len(expected.hidden_states) == CONFIG.num_layers + 1
-    for layer, other in zip(layers, expected.hidden_states, strict=True):
-        torch.testing.assert_close(layer[real_BT == 1], other[real_BT == 1], **TOLERANCE)
-    pooled = theirs.bert(
-        input_ids=ids_BT, token_type_ids=segments_BT, attention_mask=real_BT
-    ).pooler_output
-    torch.testing.assert_close(ours.bert.pool(layers[-1]), pooled, **TOLERANCE)
+    return torch.randint(1, VOCAB_SIZE, (B, T)), segments_BT, lengths_B, real_BT
 
 
 def test_the_loss_and_its_gradient_are_the_same(ours, theirs, inputs):
     """Their loss is the mean over all that is labelled, which is our sum over our count."""
-    ids_BT, segments_BT, lengths_B, _, real_BT = inputs
+    ids_BT, segments_BT, lengths_B, real_BT = inputs
     torch.manual_seed(25)
     labels_BT = torch.full_like(ids_BT, -100)
     labels_BT[:, 0] = torch.randint(VOCAB_SIZE, (len(ids_BT),))
@@ -135,6 +100,8 @@ def test_the_loss_and_its_gradient_are_the_same(ours, theirs, inputs):
         masked_weights=weights_BM,
         label=is_next_B,
     )
+    logits_BTV = expected.prediction_logits[real_BT == 1]
+    assert logits_BTV.std() > 0.3, "logits that hardly vary prove little"
     loss = MLM_NSP(ours, batch).loss()
     torch.testing.assert_close(loss, expected.loss, **TOLERANCE)
 

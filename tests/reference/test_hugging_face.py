@@ -22,7 +22,7 @@ from rungwise.serving.hugging_face import export_model, load_model
 from rungwise.serving.hugging_face.writing import rename_headed
 from rungwise.tasks.kinds.heads import ChoiceHead, SequenceHead, SpanHead, TokenHead
 from tests import toy_tokenizers
-from tests.small_models import shaken, small_model
+from tests.small_models import objective_of, shaken, small_config, small_model
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 TEXT = ["The cat sat on the mat.", "Strawberries are red; is that so?", "naïve café"]
@@ -158,7 +158,7 @@ def test_a_classifier_goes_out_with_its_labels(wordpiece, tmp_path, outputs, kin
 def test_a_left_to_right_encoder_goes_out_as_a_decoder(wordpiece, tmp_path, kind, changes, name):
     """It is not mistaken for a BERT coming in; ModernBERT has a window shorter than the rows."""
     model = shaken(small_model(kind, V := size_of(wordpiece), **changes), 0.1).eval()
-    export_model(model, model.body.config, wordpiece, tmp_path)
+    export_model(model, small_config(kind, **changes), wordpiece, tmp_path)
     theirs = loaded(transformers.AutoModelForCausalLM, tmp_path)
     assert type(theirs).__name__ == name
     ids_BT = torch.randint(1, V, (3, 12))
@@ -197,9 +197,10 @@ def test_what_went_out_comes_back_bit_by_bit(kind, norm, wordpiece, tmp_path):
         config = BertConfig(**SIZES, norm=norm)
         model = headed(config, V, HEADS[kind]())
     else:
-        sizes: dict[str, Any] = {"intermediate_size": 64, "initializer_range": 0.05}
-        model = shaken(small_model(kind, V, dropout=0.1, norm=norm, **sizes))
-        config = model.body.config
+        config = small_config(
+            kind, dropout=0.1, norm=norm, intermediate_size=64, initializer_range=0.05
+        )
+        model = shaken(config.build(V, objective_of(kind)))
     name = export_model(model, config, wordpiece, tmp_path)
     loaded(getattr(transformers, name), tmp_path)
     found, state = load_model(tmp_path)
@@ -226,7 +227,7 @@ def bert_folder(wordpiece, tmp_path):
 @pytest.fixture
 def gpt_folder(byte_bpe, tmp_path):
     model = shaken(small_model("causal", size_of(byte_bpe), intermediate_size=64))
-    export_model(model, model.gpt.config, byte_bpe, tmp_path)
+    export_model(model, small_config("causal", intermediate_size=64), byte_bpe, tmp_path)
     return tmp_path
 
 

@@ -17,9 +17,10 @@ from torch.nn import functional
 
 from rungwise.core.errors import DataError
 from rungwise.instances.batch import MaskedBatch
+from rungwise.models.families.bert import BertConfig
+from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
-from rungwise.models.transformer.attention import Boundaries
 from rungwise.models.transformer.block import parameter_count
 from rungwise.serving.hugging_face import export_model, load_model
 from tests.small_models import shaken
@@ -121,23 +122,6 @@ def test_what_comes_in_has_the_same_logits_and_gradients(theirs, tmp_path, padde
         )
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt1"])
-@torch.no_grad()
-def test_packed_documents_are_theirs_one_by_one(name, tmp_path):
-    theirs = shaken(MODELS[name](), 0.1).eval()
-    theirs.save_pretrained(tmp_path)
-    config, state = load_model(tmp_path)
-    model: Any = config.build(V, config.objectives[0]).eval()
-    model.load_state_dict(state)
-    ids_BT = torch.randint(V, (1, 18))
-    document_BT = torch.tensor([[0] * 5 + [1] * 12 + [2]])
-    positions_BT = torch.tensor([[*range(5), *range(12), 0]])
-    packed = model.logits(ids_BT, Boundaries(document_BT, positions_BT))
-    for columns in (slice(0, 5), slice(5, 17), slice(17, 18)):
-        expected = theirs(input_ids=ids_BT[:, columns]).logits
-        torch.testing.assert_close(packed[:, columns], expected, **TOLERANCE)
-
-
 @torch.no_grad()
 def test_what_goes_out_again_is_what_came_in(theirs, tmp_path):
     theirs.save_pretrained(tmp_path / "in")
@@ -177,8 +161,12 @@ def test_an_exported_modernbert_names_the_special_tokens_of_its_own_tokenizer(tm
 
 
 def test_the_published_shapes_have_the_published_numbers_of_parameters():
-    """Warner et al. 2024, table 3; Llama 7B and Qwen3-0.6B by transformers."""
+    """Of GPT and BERT the papers'; Warner et al. 2024, table 3; Llama and Qwen3 by transformers."""
     wide: dict[str, Any] = {"num_heads": 16, "hidden_size": 1024}
+    large: dict[str, Any] = {**wide, "num_layers": 24, "intermediate_size": 4096}
+    gpt1 = GptConfig(norm="post", max_position_embeddings=512)
+    gpt_large = GptConfig(num_layers=36, num_heads=20, hidden_size=1280, intermediate_size=5120)
+    gpt_xl = GptConfig(num_layers=48, num_heads=25, hidden_size=1600, intermediate_size=6400)
     llama = LlamaConfig(
         num_layers=32, num_heads=32, hidden_size=4096, intermediate_size=11008, tied=False
     )
@@ -191,6 +179,13 @@ def test_the_published_shapes_have_the_published_numbers_of_parameters():
         query_key_norm=True,
     )
     for config, vocab_size, parameters in (
+        (BertConfig(), 30_522, 110_106_428),
+        (BertConfig(**large), 30_522, 336_226_108),
+        (gpt1, 40_478, 116_534_784),
+        (GptConfig(), 50_257, 124_439_808),
+        (GptConfig(**large), 50_257, 354_823_168),
+        (gpt_large, 50_257, 774_030_080),
+        (gpt_xl, 50_257, 1_557_611_200),
         (ModernBertConfig(), 50_368, 149_655_232),
         (ModernBertConfig(**wide, num_layers=28, intermediate_size=2624), 50_368, 395_881_664),
         (llama, 32_000, 6_738_415_616),

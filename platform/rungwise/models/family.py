@@ -20,6 +20,7 @@ from rungwise.models.counterpart import Counterpart
 from rungwise.models.device import shapes_only
 from rungwise.models.losses.objectives import Objective, Origin, member_names, mix
 from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import Activation, Layer, Norm
 from rungwise.models.transformer.body import Body, OnBody, TokenOutput
 
@@ -234,6 +235,9 @@ class StatefulFamily(LayeredFamily):
 
     def carries_state(self, objective: Objective) -> bool:
         return "causal" in objective.reads  # rows of other kinds do not continue one another
+
+    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
+        return CarryingModel(model, self.max_length, *special.require("end"))
 
 
 class TransformerFamily(LayeredFamily):

@@ -310,7 +310,7 @@ def merge_sums(tables: Sequence[SparseSums]) -> SparseSums:
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return SparseSums(keys[starts], np.add.reduceat(sums[order], starts) if len(starts) else sums)
+    return SparseSums(keys[starts], sum_runs(sums[order], starts))
 
 
 def split_sums(table: SparseSums, parts: int) -> list[SparseSums]:

@@ -251,12 +251,10 @@ def test_a_state_has_read_what_its_family_reads(kind, changes):
     assert encoder.causal == (kind in ("causal", "left_to_right", "modern_left_to_right", "llama"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bidirectional"])
 def test_the_states_are_those_of_pretraining(kind):
     encoder, model = loaded(kind)
     ids_BT = torch.randint(V, (2, 9))
-    if kind == "bidirectional":
-        return  # the next test
     torch.testing.assert_close(encoder(ids_BT), model.body.encode(ids_BT))
 
 

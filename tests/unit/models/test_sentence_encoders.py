@@ -42,9 +42,11 @@ each_network = pytest.mark.parametrize(
 )
 
 
-def runs(
-    lengths: list[list[int]], document: list[list[int]], seed: int = 0
-) -> SentenceRuns[Tensor]:
+# Documents of 3, 1 and 2 sentences in a run, and a run of 1 and 2 with padding behind.
+RUNS = [[3, 1, 4, 2, 5, 1], [2, 6, 3, 0, 0, 0]], [[1, 1, 1, 2, 3, 3], [1, 2, 2, 0, 0, 0]]
+
+
+def runs(lengths: list[list[int]], document: list[list[int]]) -> SentenceRuns[Tensor]:
     """Random sentences of these lengths, and rubbish behind them."""
     generator = torch.Generator().manual_seed(0)
     lengths_BR = torch.tensor(lengths)
@@ -78,9 +80,7 @@ def test_the_loss_is_the_worked_one_and_starts_at_the_logarithm_of_the_candidate
 
 @each_network
 def test_the_loss_is_that_of_each_row_worked_alone(network: dict[str, Any]) -> None:
-    """Documents of 3, 1 and 2 sentences in a run, and a run of 1 and 2 with padding behind."""
-    model = built(**network).double()
-    batch = runs([[3, 1, 4, 2, 5, 1], [2, 6, 3, 0, 0, 0]], [[1, 1, 1, 2, 3, 3], [1, 2, 2, 0, 0, 0]])
+    model, batch = built(**network).double(), runs(*RUNS)
     total, count, correct = 0.0, 0, 0
     for ids, lengths, document in zip(batch.ids, batch.lengths, batch.document, strict=True):
         read = [ids[i, : lengths[i]][None] for i in range(6) if lengths[i]]
@@ -144,14 +144,10 @@ def worked_writing(model: Any, batch: SentenceRuns[Tensor], offsets: list[int]) 
     return total, words
 
 
-RUNS = [[3, 1, 4, 2, 5, 1], [2, 6, 3, 0, 0, 0]], [[1, 1, 1, 2, 3, 3], [1, 2, 2, 0, 0, 0]]
-
-
 @each_network
 def test_writing_sums_the_words_of_neighbours_or_its_own_one_by_one(
     network: dict[str, Any],
 ) -> None:
-    """Documents of 3, 1 and 2 sentences in a run, and a run of 1 and 2 with padding behind."""
     batch = runs(*RUNS)
     # Next: 1 + 4 + 1 + 3 words; before: 3 + 1 + 5 + 6.
     expected = ((SKIP_THOUGHTS, [-1, 1], 24), (SENTENCE_AUTOENCODER, [0], 27))

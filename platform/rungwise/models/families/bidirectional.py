@@ -164,6 +164,12 @@ class Bidirectional(Body):
         return [[self.token_embedding, *positions], *blocks]
 
 
+def row_lengths(rows: CausalBatch[Tensor]) -> Tensor:
+    """Return the lengths (B,) of rows, which end at their last weight above 0."""
+    place_T = torch.arange(1, rows.ids.shape[1] + 1, device=rows.ids.device)
+    return (place_T * (rows.weights > 0)).amax(dim=1)
+
+
 def reverse_places(sequence_length: int, lengths_B: Tensor) -> Tensor:
     """Return the position (B, T) of each token in its reversed row; it is its own inverse."""
     place_T = torch.arange(sequence_length, device=lengths_B.device)
@@ -194,9 +200,8 @@ class BidirectionalForPretraining(TokenOutput):
         initialise(self.head, config.initializer_range, truncated=False)
 
     def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
-        """Sum the cross entropy of the targets. A row ends at its last weight above 0."""
-        place_T = torch.arange(1, rows.ids.shape[1] + 1, device=rows.ids.device)
-        lengths_B = (place_T * (rows.weights > 0)).amax(dim=1)
+        """Sum the cross entropy of the targets."""
+        lengths_B = row_lengths(rows)
         states_BTE = self.bidirectional.encode(rows.ids, rows.targets, lengths_B, boundaries(rows))
         return self.sums(self.head.transform(states_BTE), rows.targets, rows.weights)
 

@@ -232,11 +232,7 @@ class CountsAndNetwork:
         network_XV = at_least_float32(self.network.next_logits(ids_BT)).log_softmax(-1).double()
         network_XV = network_XV.flatten(0, 1)
         texts = [[*ids_T[1:], 0] for ids_T in ids_BT.tolist()]
-        features_XF = _make_features(
-            _measure_counts(self.counts, self._branching, texts),
-            _measure_confidence(network_XV).numpy(),
-            self.counts.order,
-        )
+        features_XF = self._make_features(texts, _measure_confidence(network_XV).numpy())
         mixed_XV = _mix(self.gate(features_XF)[:, None], self._next_counts(ids_BT), network_XV)
         return mixed_XV.unflatten(0, ids_BT.shape)
 
@@ -285,12 +281,16 @@ class CountsAndNetwork:
         """Return the log-probabilities (N,) by counts and by network, and the features (N, F)."""
         counts_N = np.concatenate(self.counts.log_probabilities(texts))
         network_N3 = np.concatenate(self.network.measure_targets(texts, _read_network, 3))
-        features_NF = _make_features(
-            _measure_counts(self.counts, self._branching, texts),
-            network_N3[:, 1:],
-            self.counts.order,
-        )
+        features_NF = self._make_features(texts, network_N3[:, 1:])
         return torch.from_numpy(counts_N), torch.from_numpy(network_N3[:, 0]), features_NF
+
+    def _make_features(
+        self, texts: Sequence[Sequence[int]], network_N2: NDArray[np.float64]
+    ) -> Tensor:
+        """Return the features (N, F): the known length one-hot, then how sure both are."""
+        counts_N2 = _measure_counts(self.counts, self._branching, texts)
+        lengths_NO = np.eye(self.counts.order)[counts_N2[:, 0].astype(np.int64)]
+        return torch.from_numpy(np.concatenate([lengths_NO, counts_N2[:, 1:], network_N2], axis=1))
 
 
 def _mix(gate: Tensor, counts: Tensor, network: Tensor) -> Tensor:
@@ -334,9 +334,3 @@ def _measure_counts(
             entropies_N[places] = seen + others * (entropies_N[places] - np.log(others))
         rows.append(np.stack([lengths_N, entropies_N], axis=1))
     return np.concatenate(rows)
-
-
-def _make_features(counts_N2: NDArray[Any], network_N2: NDArray[Any], order: int) -> Tensor:
-    """Return the features (N, F): the known length one-hot, then the other columns of both."""
-    lengths_NO = np.eye(order)[counts_N2[:, 0].astype(np.int64)]
-    return torch.from_numpy(np.concatenate([lengths_NO, counts_N2[:, 1:], network_N2], axis=1))

@@ -35,15 +35,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rungwise.core.errors import BlockError
-from rungwise.core.tokens import SpecialIds
 from rungwise.core.wording import format_count
 from rungwise.instances.batch import CausalBatch
-from rungwise.models.families.bidirectional import reverse_places
+from rungwise.models.families.bidirectional import reverse_places, row_lengths
 from rungwise.models.family import StatefulFamily, Steps
 from rungwise.models.losses.cross_entropy import at_least_float32, padded_size
 from rungwise.models.losses.objectives import BILM, Objective
 from rungwise.models.trained.encoders import LayeredEncoder
-from rungwise.models.trained.language_models import CarryingModel
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import gather_positions
 from rungwise.models.transformer.body import Body, NextTokenModel
@@ -126,9 +124,6 @@ class ElmoConfig(StatefulFamily):
         assert isinstance(encoder.body, Elmo)
         encoder.body.token_embedding.spell_marks(new_tokens)
         return encoder
-
-    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
-        return CarryingModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the character CNN, for every token, and in both directions gates, projections and
@@ -420,13 +415,11 @@ class ElmoForPretraining(NextTokenModel):
         self, rows: CausalBatch[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the summed loss and correct predictions, of the targets from the left and the ids
-        from the right, and the next state. A row ends at its last weight above 0."""
+        from the right, and the next state."""
         # T + 1 tokens: ids are all but the last, targets all but the first.
         tokens_BUD = self.elmo.token_embedding(torch.cat((rows.ids[:, :1], rows.targets), dim=1))
         left, after_BLS = self.elmo.read_left(tokens_BUD[:, :-1], rows.state)
-        place_T = torch.arange(1, rows.ids.shape[1] + 1, device=rows.ids.device)
-        lengths_B = (place_T * (rows.weights > 0)).amax(dim=1)
-        right = self.elmo.read_right(tokens_BUD[:, 1:], lengths_B)
+        right = self.elmo.read_right(tokens_BUD[:, 1:], row_lengths(rows))
         states = torch.cat((left[-1], right[-1]))  # two of (B, T, D) -> (2·B, T, D)
         total, correct = self.sums(
             self.elmo.dropout(states),

@@ -78,7 +78,6 @@ class Gpt(TransformerBody):
 
     def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
-        self.config = config
         self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.transformer = Transformer(config.blocks(), causal=True)
         initialise(self, config.initializer_range, truncated=False)

@@ -88,7 +88,6 @@ class Llama(TransformerBody):
 
     def __init__(self, config: LlamaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
-        self.config = config
         self.transformer = Transformer(config.blocks(), causal=True)
         initialise(self, config.initializer_range, truncated=False)
         self.transformer.scale_residuals()

@@ -92,7 +92,6 @@ class ModernBert(TransformerBody):
         self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int, causal: bool
     ) -> None:
         super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
-        self.config = config
         self.causal = causal
         self.embedding_norm = config.layer(0).new_norm()
         self.transformer = Transformer(config.blocks(), causal)

@@ -58,7 +58,6 @@ class ContextFamily(LayeredFamily):
     suggested_steps: ClassVar[Steps | None] = Steps(3e-3)
     objectives: ClassVar = (CAUSAL,)
 
-    kind: Any
     order: int = Field(default=5, ge=2)  # n: it reads the n - 1 words before
     embedding_size: int = Field(default=60, ge=1)
     # on the words' vectors and the hidden layer; the paper has none and stops early
@@ -354,9 +353,6 @@ class BigramModel:
             log_UV = self.module.logits(words_U).float().log_softmax(1)
             scores.append(log_UV[place_N, ids[1:]].double().cpu().numpy())
         return scores
-
-    def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
-        return self.module.logits(batch.ids)
 
     def next_logits(self, ids_BT: Tensor) -> Tensor:
         return self.module.logits(ids_BT)

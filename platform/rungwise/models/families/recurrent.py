@@ -41,16 +41,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.tokens import SpecialIds
 from rungwise.core.wording import format_count
 from rungwise.instances.batch import CausalBatch, DocumentRows
 from rungwise.models.family import StatefulFamily, Steps
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Origin, Part
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
-from rungwise.models.trained.language_models import CarryingModel
-from rungwise.models.transformer.attention import WHOLE, Boundaries
-from rungwise.models.transformer.block import draw_uniform, real_places, run_cells
+from rungwise.models.transformer.attention import WHOLE, Boundaries, real_places
+from rungwise.models.transformer.block import draw_uniform, run_cells
 from rungwise.models.transformer.body import Body, NextWordModel
 
 AUTOENCODER = dataclasses.replace(
@@ -113,9 +111,6 @@ class RecurrentFamily(StatefulFamily):
     def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
         """Build the token table and the cells above it."""
         return Recurrent(self, vocab_size, vocab_multiple)
-
-    def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CarryingModel:
-        return CarryingModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the G gates of each layer over its input of A and its state of D units, and the

@@ -48,7 +48,7 @@ from rungwise.models.transformer.block import (
     pool,
     sinusoid_positions,
 )
-from rungwise.models.transformer.body import Body, OnBody
+from rungwise.models.transformer.body import Body, OnBody, blocks_by_layer
 
 _SENTENCES_AT_ONCE = 256
 _BLOCK_RANGE = 0.02  # of the Transformer's random weights
@@ -253,9 +253,7 @@ class SentenceBody(Body):
 
     def levels(self) -> list[list[nn.Module]]:
         if self.transformer is not None:
-            *blocks, last = self.transformer.blocks
-            above = [*([each] for each in blocks), [last, self.transformer.final_norm]]
-            return [[self.token_embedding], *above]
+            return [[self.token_embedding], *blocks_by_layer([self.transformer])]
         layers = [] if self.feeds_forward else self.layers
         return [[self.token_embedding], *([layer] for layer in layers)]
 
@@ -299,8 +297,11 @@ class SentenceModel(OnBody):
         if texts:
             self.output = self.body.own_output(D, bound)
             self.output_bias = nn.Parameter(torch.zeros(vocab_size))
-        for name, build in (layer for head in heads for layer in head.layers):
-            self.add_module(name, build(config))
+        if any(head.classifies for head in heads):
+            C, labels = config.classifier_size, config.num_labels
+            self.classifier = nn.Sequential(
+                nn.Linear(4 * D, C), nn.Linear(C, C), nn.Linear(C, labels)
+            )
 
     @property
     def pooling(self) -> Pooling:

@@ -36,9 +36,11 @@ from rungwise.models.losses.objectives import (
     OwnHead,
     Part,
     PretrainingLogits,
+    add_part,
     masked_losses,
 )
 from rungwise.models.losses.sentences import unmasked
+from rungwise.models.transformer.attention import real_places
 from rungwise.models.transformer.block import Transformer, gather_positions, initialise
 from rungwise.models.transformer.body import MaskedHead, TokenOutput, boundaries
 
@@ -157,9 +159,9 @@ def real_tokens(rows: MaskedBatch[Tensor]) -> Tensor:
     """Mark the tokens that are not padding, (B, T)."""
     if rows.document is not None:
         return rows.document > 0
-    place_T = torch.arange(rows.ids.shape[1], device=rows.ids.device)
-    lengths_B = rows.ids.shape[1] if rows.lengths is None else rows.lengths[:, None]
-    return (place_T < lengths_B).expand_as(rows.ids)
+    if rows.lengths is None:
+        return torch.ones_like(rows.ids, dtype=torch.bool)
+    return real_places(rows.ids.shape[1], rows.lengths)
 
 
 def _detection_losses(outputs: Detected, batch: MaskedBatch[Tensor]) -> Losses:
@@ -170,11 +172,8 @@ def _detection_losses(outputs: Detected, batch: MaskedBatch[Tensor]) -> Losses:
     )
     total = (losses_BT * real_BT).sum()
     total = total.detach() + _WEIGHT * (total - total.detach())  # the factor is the gradient's
-    correct = (((logits_BT > 0) == outputs.replaced) & real_BT).sum().to(masked.correct.dtype)
-    return Losses(
-        torch.cat((masked.total, total[None].to(masked.total.dtype))),
-        torch.cat((masked.correct, correct[None])),
-    )
+    correct = (((logits_BT > 0) == outputs.replaced) & real_BT).sum()
+    return add_part(masked, total, correct)
 
 
 def _detection_counts(batch: MaskedBatch[Tensor]) -> Tensor:
@@ -208,20 +207,17 @@ class HybridModel(MaskedHead, TokenOutput):
 
     def forward(self, rows: CausalAndMaskedBatch[Tensor]) -> Losses:
         """Return the sums over the predicted tokens of both sorts of rows, (1,) each."""
-        totals: list[Tensor] = []
-        corrects: list[Tensor] = []
+        parts: list[tuple[Tensor, Tensor]] = []
         if rows.causal is not None:
             body: Any = self.body
             where = boundaries(rows.causal)._replace(causal=True)
             states_BTD = self.mlm.transform(body.encode(rows.causal.ids, None, None, where))
-            total, correct = self.sums(states_BTD, rows.causal.targets, rows.causal.weights)
-            totals.append(total)
-            corrects.append(correct)
+            parts.append(self.sums(states_BTD, rows.causal.targets, rows.causal.weights))
         if rows.masked is not None:
             masked = self.masked_sums(self.before(rows.masked), rows.masked)
-            totals.append(masked.total[0])
-            corrects.append(masked.correct[0])
-        return Losses(torch.stack(totals).sum()[None], torch.stack(corrects).sum()[None])
+            parts.append((masked.total[0], masked.correct[0]))
+        total, correct = (torch.stack(each).sum()[None] for each in zip(*parts, strict=True))
+        return Losses(total, correct)
 
     def before(self, rows: MaskedBatch[Tensor]) -> Tensor:
         """Return the states (B, M, D) before the masked tokens; the first token of a row has no

@@ -329,8 +329,20 @@ def mix(objectives: Sequence[Objective]) -> Objective:
 
 
 def masked_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor]) -> Losses:
-    total, correct = _mlm_sums(logits.mlm, batch)
+    total, correct = sum_weighted_losses(
+        logits.mlm.flatten(0, 1),  # (B, M, V) -> (B·M, V)
+        batch.masked_ids.flatten(),
+        batch.masked_weights.flatten(),
+    )
     return Losses(total[None], correct[None])
+
+
+def add_part(losses: Losses, total: Tensor, correct: Tensor) -> Losses:
+    """Return the sums of one more part, () each, behind those of the others."""
+    return Losses(
+        torch.cat((losses.total, total[None].to(losses.total.dtype))),
+        torch.cat((losses.correct, correct[None].to(losses.correct.dtype))),
+    )
 
 
 def _masked_and_pair_counts(batch: MaskedBatch[Tensor]) -> Tensor:
@@ -340,22 +352,10 @@ def _masked_and_pair_counts(batch: MaskedBatch[Tensor]) -> Tensor:
 
 def _masked_and_pair_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor]) -> Losses:
     assert logits.nsp is not None, "the objective says that the model is built with this head"
-    mlm_total, mlm_correct = _mlm_sums(logits.mlm, batch)
     pair_B2 = at_least_float32(logits.nsp)
-    pair_total = functional.cross_entropy(pair_B2, batch.label, reduction="sum")
-    pair_correct = (pair_B2.argmax(dim=-1) == batch.label).sum()
-    return Losses(
-        torch.stack((mlm_total, pair_total)),
-        torch.stack((mlm_correct, pair_correct.to(mlm_correct.dtype))),
-    )
-
-
-def _mlm_sums(logits_BMV: Tensor, batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
-    return sum_weighted_losses(
-        logits_BMV.flatten(0, 1),  # (B, M, V) -> (B·M, V)
-        batch.masked_ids.flatten(),
-        batch.masked_weights.flatten(),
-    )
+    total = functional.cross_entropy(pair_B2, batch.label, reduction="sum")
+    correct = (pair_B2.argmax(dim=-1) == batch.label).sum()
+    return add_part(masked_losses(logits, batch), total, correct)
 
 
 def _token_counts(batch: CausalBatch[Tensor]) -> Tensor:

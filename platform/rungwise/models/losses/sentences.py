@@ -29,6 +29,7 @@ tokens, D hidden, C labels.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -55,7 +56,8 @@ from rungwise.models.losses.objectives import (
     Origin,
     Part,
 )
-from rungwise.models.transformer.block import Pooling, Transformer, initialise, pool, real_places
+from rungwise.models.transformer.attention import real_places
+from rungwise.models.transformer.block import Pooling, Transformer, initialise, pool
 from rungwise.models.transformer.body import Body, OnBody
 
 _PAIRED = "paired"  # the place of the second text of a pair
@@ -71,8 +73,7 @@ class SentenceHead(ModelHead):
     page_name: str = "sentence encoder"
     encoders: int = 1  # 2: a second one without shared weights, `other` of the model
     writes: tuple[int | str, ...] = ()  # a GRU for each of these texts to write, in `writers`
-    # Layers of its own: their name in the model, and what builds them from the config.
-    layers: tuple[tuple[str, Callable[[Any], nn.Module]], ...] = ()
+    classifies: bool = False  # layers for the labels of pairs, `classifier` of the model
 
 
 def sentence_vectors(
@@ -140,15 +141,12 @@ QUICK_THOUGHTS = Objective(
 )
 
 
-def _words_written(offsets: tuple[int, ...]) -> Callable[[SentenceRuns[Tensor]], Tensor]:
-    def counts(batch: SentenceRuns[Tensor]) -> Tensor:
-        sums = []
-        for offset in offsets:
-            lengths_BR = targets(batch.lengths, offset)
-            sums.append((lengths_BR * mark_paired(batch.document, offset)).sum())
-        return torch.stack(sums).sum()[None].float()  # () -> (1,)
-
-    return counts
+def _count_written(offsets: tuple[int, ...], batch: SentenceRuns[Tensor]) -> Tensor:
+    sums = []
+    for offset in offsets:
+        lengths_BR = targets(batch.lengths, offset)
+        sums.append((lengths_BR * mark_paired(batch.document, offset)).sum())
+    return torch.stack(sums).sum()[None].float()  # () -> (1,)
 
 
 def targets(values_BR: Tensor, offset: int) -> Tensor:
@@ -156,30 +154,29 @@ def targets(values_BR: Tensor, offset: int) -> Tensor:
     return values_BR[:, max(0, offset) : values_BR.shape[1] + min(0, offset)]
 
 
-def _make_losses(write: Callable[[Any, Any], TokenSums]) -> Callable[[Any, Any], Losses]:
-    def outputs(model: Any, batch: Any) -> Losses:
-        total, correct = model(batch, write)
-        return Losses(total[None], correct[None])
-
-    return outputs
+def _sum_written(write: Callable[[Any, Any], TokenSums], model: nn.Module, batch: Any) -> Losses:
+    total, correct = model(batch, write)
+    return Losses(total[None], correct[None])
 
 
-def _write_sentences(offsets: tuple[int, ...]) -> Callable[[Any, SentenceRuns[Tensor]], TokenSums]:
-    def write(model: Any, rows: SentenceRuns[Tensor]) -> TokenSums:
-        """Sum the losses of the words of the sentences at each offset of every sentence."""
-        vectors_BRD = sentence_vectors(model.body, rows)
-        pieces = []
-        for offset in offsets:
-            chosen_BR = mark_paired(rows.document, offset)
-            places = ((vectors_BRD, -offset), (rows.ids, offset), (rows.lengths, offset))
-            parts = [targets(values, place)[chosen_BR] for values, place in places]
-            if len(parts[0]):
-                pieces.append(_states_and_words(model, str(offset), *parts))
-        if not pieces:  # no sentence has a neighbour
-            return TokenSums(0 * vectors_BRD.sum(), vectors_BRD.new_zeros(()))
-        return _word_sums(model, pieces)
+def _write_sentences(offsets: tuple[int, ...], model: Any, rows: SentenceRuns[Tensor]) -> TokenSums:
+    """Sum the losses of the words of the sentences at each offset of every sentence."""
+    vectors_BRD = sentence_vectors(model.body, rows)
+    pieces = []
+    for offset in offsets:
+        chosen_BR = mark_paired(rows.document, offset)
+        places = ((vectors_BRD, -offset), (rows.ids, offset), (rows.lengths, offset))
+        parts = [targets(values, place)[chosen_BR] for values, place in places]
+        if len(parts[0]):
+            pieces.append(_states_and_words(model, str(offset), *parts))
+    if not pieces:  # no sentence has a neighbour
+        return TokenSums(0 * vectors_BRD.sum(), vectors_BRD.new_zeros(()))
+    return _word_sums(model, pieces)
 
-    return write
+
+def _make_loss(offsets: tuple[int, ...]) -> Loss:
+    write = partial(_write_sentences, offsets)
+    return Loss(partial(_count_written, offsets), partial(_sum_written, write))
 
 
 def _write_second(model: Any, pairs: TextPairs[Tensor]) -> TokenSums:
@@ -217,7 +214,7 @@ SKIP_THOUGHTS = replace(
     tokens=Part(
         "neighbour_words", "neighbours' words", "Words of neighbours written correctly", "token"
     ),
-    loss=Loss(_words_written(_NEAR), _make_losses(_write_sentences(_NEAR))),
+    loss=_make_loss(_NEAR),
     meaning=Meaning.TOKENS,
     origin=Origin(2015, "Kiros et al.", "reads a sentence and writes the ones around it"),
     head=SentenceHead(page_name="Skip-thoughts model", writes=_NEAR),
@@ -226,7 +223,7 @@ SENTENCE_AUTOENCODER = replace(
     SKIP_THOUGHTS,
     name="sentence_autoencoder",
     tokens=Part("own_words", "own words", "Words written again correctly", "token"),
-    loss=Loss(_words_written(_OWN), _make_losses(_write_sentences(_OWN))),
+    loss=_make_loss(_OWN),
     origin=Origin(2015, "after Dai & Le", "reads a sentence and writes it again"),
     head=SentenceHead(writes=_OWN),
 )
@@ -241,7 +238,7 @@ SENTENCE_TRANSLATION = replace(
     reads=("aligned_lines",),
     loss=Loss(
         lambda batch: batch.lengths[:, 1].sum()[None].float(),  # () -> (1,)
-        _make_losses(_write_second),
+        partial(_sum_written, _write_second),
     ),
     origin=Origin(2017, "after McCann et al.", "reads a sentence and writes its translation"),
     head=SentenceHead(writes=(_PAIRED,)),
@@ -252,11 +249,6 @@ def _judge(model: Any, pairs: LabelledPairs[Tensor]) -> Tensor:
     """Return the logits (B, C) of the labels of pairs."""
     u_BD, v_BD = sentence_vectors(model.body, pairs).unbind(1)
     return model.classifier(torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], dim=1))
-
-
-def _classifier(config: Any) -> nn.Module:
-    D, C = config.hidden_size, config.classifier_size
-    return nn.Sequential(nn.Linear(4 * D, C), nn.Linear(C, C), nn.Linear(C, config.num_labels))
 
 
 def _pair_losses(logits_BC: Tensor, batch: LabelledPairs[Tensor]) -> Losses:
@@ -277,7 +269,7 @@ INFERENCE = replace(
         _pair_losses,
     ),
     origin=Origin(2017, "Conneau et al.", "learns which sentences follow from which others"),
-    head=SentenceHead(layers=(("classifier", _classifier),)),
+    head=SentenceHead(classifies=True),
 )
 SENTENCES = (QUICK_THOUGHTS, SKIP_THOUGHTS, SENTENCE_AUTOENCODER, SENTENCE_TRANSLATION, INFERENCE)
 
@@ -322,7 +314,7 @@ def _both_halves(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
     ids_BT, lengths_B = unmasked(batch)
     T = ids_BT.shape[1]
     place_T = torch.arange(T, device=ids_BT.device)
-    first_B = ((batch.segments == 0) & (place_T < lengths_B[:, None])).sum(1)
+    first_B = ((batch.segments == 0) & real_places(T, lengths_B)).sum(1)
     moved_BT = (first_B[:, None] - 1 + place_T).clamp(max=T - 1)
     second_BT = ids_BT.gather(1, moved_BT)
     second_BT = torch.cat((ids_BT[:, :1], second_BT[:, 1:]), dim=1)
@@ -339,13 +331,10 @@ def unmasked(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
     return ids_BT, torch.full((B,), T, device=ids_BT.device) if lengths_B is None else lengths_B
 
 
-def _make_outputs(views: Any) -> Any:
-    def outputs(model: nn.Module, batch: MaskedBatch[Tensor]) -> Tensor:
-        """Return unit vectors (2, B, D)."""
-        vectors = functional.normalize(at_least_float32(model(*views(batch))), dim=-1)
-        return vectors.unflatten(0, (2, -1))
-
-    return outputs
+def _encode_views(views: Any, model: nn.Module, batch: MaskedBatch[Tensor]) -> Tensor:
+    """Return unit vectors (2, B, D)."""
+    vectors = functional.normalize(at_least_float32(model(*views(batch))), dim=-1)
+    return vectors.unflatten(0, (2, -1))
 
 
 def _text_counts(batch: MaskedBatch[Tensor]) -> Tensor:
@@ -372,7 +361,7 @@ SIMCSE = replace(
     name="simcse",
     tokens=Part("contrastive", "contrastive", "Other views found among all texts", "text"),
     reads=("masked_blocks",),
-    loss=Loss(_text_counts, _make_outputs(_same_row_twice), _contrastive_losses),
+    loss=Loss(_text_counts, partial(_encode_views, _same_row_twice), _contrastive_losses),
     meaning=Meaning.ANSWERS,
     needs_whole_batch=True,
     shapes=BatchShapes.UNKNOWN,
@@ -386,7 +375,7 @@ SENTENCE_PAIRS = replace(
     SIMCSE,
     name="sentence_pairs",
     reads=("sentence_order",),
-    loss=Loss(_text_counts, _make_outputs(_both_halves), _contrastive_losses),
+    loss=Loss(_text_counts, partial(_encode_views, _both_halves), _contrastive_losses),
     head=VectorHead(make=lambda family, body: SentenceEncoder(body)),
 )
 

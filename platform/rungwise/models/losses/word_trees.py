@@ -15,7 +15,7 @@ V words, C classes, L leaves, K nodes of the longest path, N words below a node,
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,16 +185,25 @@ def _halves(words: NDArray[np.int64]) -> tuple[Any, Any]:
     return words[: len(words) // 2], words[len(words) // 2 :]
 
 
+def huffman_merges(counts_N: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the merges that build the Huffman tree (1952), each of the rarer side and the other,
+    as the number of a leaf, or N + k for merge k. Of equal counts the lower number comes first."""
+    heap = [(count, number) for number, count in enumerate(counts_N)]
+    heapq.heapify(heap)
+    merges: list[tuple[int, int]] = []
+    for number in range(len(heap), 2 * len(heap) - 1):
+        (one, rarer), (two, other) = heapq.heappop(heap), heapq.heappop(heap)
+        heapq.heappush(heap, (one + two, number))
+        merges.append((rarer, other))
+    return merges
+
+
 def _huffman(words: Iterable[int], counts_V: Counts) -> Any:
     """Return nested pairs of words."""
-    heap: list[tuple[int, int, Any]] = [
-        (max(1, int(counts_V[word])), number, word) for number, word in enumerate(words)
-    ]
-    heapq.heapify(heap)
-    for number in range(len(heap), 2 * len(heap) - 1):
-        (one, _, first), (other, _, second) = heapq.heappop(heap), heapq.heappop(heap)
-        heapq.heappush(heap, (one + other, number, (first, second)))
-    return heap[0][2]
+    nodes: list[Any] = [*words]
+    for rarer, other in huffman_merges([max(1, int(counts_V[word])) for word in nodes]):
+        nodes.append((nodes[rarer], nodes[other]))
+    return nodes[-1]
 
 
 def _tree(root: Any, divide: Callable[[Any], tuple[Any, Any]]) -> Tree:

@@ -28,9 +28,9 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("length", 0), ("temperature", 0), ("top_k", 0), ("seed", 0)):
-            if not least <= (value := getattr(self, name)) < 2**31:
-                raise UserError(f"{name}: expected {least} or more, found {value}")
+        for name, value in vars(self).items():
+            if not 0 <= value < 2**31:
+                raise UserError(f"{name}: expected 0 or more, found {value}")
 
 
 @torch.no_grad()

@@ -120,6 +120,12 @@ class Boundaries(NamedTuple):
 
 WHOLE = Boundaries()  # a row is one document
 
+
+def real_places(length: int, lengths_N: Tensor) -> Tensor:
+    """Mark the places (N, length) before each row's padding."""
+    return torch.arange(length, device=lengths_N.device) < lengths_N[:, None]
+
+
 # A mask (True: the key is visible), documents, or None if `causal` alone decides.
 Visible = Tensor | Documents | None
 
@@ -145,8 +151,7 @@ def visible_keys(
         both_B2 = torch.stack((begin_B, begin_B + lengths_B), dim=1)
         end_1 = both_B2.new_full((1,), len(lengths_B) * T)
         return Documents(torch.cat((both_B2.flatten(), end_1)).int(), T)
-    position_T = torch.arange(T, device=lengths_B.device)
-    return (position_T < lengths_B[:, None])[:, None, None, :]  # (B, T) -> (B, 1, 1, T)
+    return real_places(T, lengths_B)[:, None, None, :]  # (B, T) -> (B, 1, 1, T)
 
 
 def keys_to_write(segments_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
@@ -155,7 +160,7 @@ def keys_to_write(segments_BT: Tensor, lengths_B: Tensor | None) -> Tensor:
     place_T = torch.arange(segments_BT.shape[1], device=segments_BT.device)
     first_BT = segments_BT == 0
     if lengths_B is not None:
-        first_BT = first_BT & (place_T < lengths_B[:, None])
+        first_BT = first_BT & real_places(segments_BT.shape[1], lengths_B)
     return first_BT[:, None, None] | (place_T <= place_T[:, None])
 
 

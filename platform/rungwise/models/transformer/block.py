@@ -31,6 +31,7 @@ from rungwise.models.transformer.attention import (
     Visible,
     has_varlen,
     near_keys,
+    real_places,
     rotation,
     visible_keys,
 )
@@ -256,11 +257,6 @@ class Transformer(nn.Module):
 
 # root: the sum over the square root of the length (Cer et al. 2018, arXiv:1803.11175)
 Pooling = Literal["last", "mean", "max", "sum", "root"]
-
-
-def real_places(length: int, lengths_N: Tensor) -> Tensor:
-    """Mark the places (N, length) before each row's padding."""
-    return torch.arange(length, device=lengths_N.device) < lengths_N[:, None]
 
 
 def run_cells(

@@ -8,7 +8,7 @@ V vocabulary, D size of a vector, N cells
 """
 
 import math
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from rungwise.models.family import Size, suggest_passes
 from rungwise.models.fitting import Weights
 from rungwise.models.ngram_model import SparseSums, count_neighbours
 from rungwise.models.word_vectors.vector_family import (
+    Cells,
     VectorFamily,
     WordVectorModel,
     random_rows,
@@ -61,13 +62,12 @@ class GloveConfig(VectorFamily):
         amounts = [self._unit // distance for distance in range(1, self.window + 1)]
         return count_neighbours(text, text.starts, counts_V, amounts)
 
-    def cells(self, table: SparseSums, vocab_size: int) -> "PairCells":
-        """Return the cells of all counts; a word near itself counts for both positions."""
+    def cells(self, table: SparseSums, vocab_size: int) -> Cells:
+        """Return the cells on and above the diagonal of the symmetric table of all counts; a word
+        near itself counts for both positions."""
         rows, columns = np.divmod(table.keys, vocab_size)
         amounts = table.sums / self._unit * (1 + (rows == columns))
-        return PairCells(
-            rows.astype(np.int32), columns.astype(np.int32), amounts.astype(np.float32)
-        )
+        return Cells(rows.astype(np.int32), columns.astype(np.int32), amounts.astype(np.float32))
 
     def start(self, counts_V: NDArray[np.int64], documents: int, seed: int) -> Weights:
         """Draw the initial weights; the sums of squared gradients start at 1."""
@@ -78,7 +78,7 @@ class GloveConfig(VectorFamily):
         return weights | {f"{name}{_SQUARES}": np.ones_like(weights[name]) for name in _PARAMETERS}
 
     def read(
-        self, weights: Weights, cells: "PairCells", order: NDArray[np.int64], rate: float
+        self, weights: Weights, cells: Cells, order: NDArray[np.int64], rate: float
     ) -> tuple[float, int]:
         from rungwise.models.word_vectors import kernels
 
@@ -94,11 +94,3 @@ class GloveConfig(VectorFamily):
     def _unit(self) -> int:
         """The weight that two neighbouring words add to their cell."""
         return math.lcm(*range(1, self.window + 1))
-
-
-class PairCells(NamedTuple):
-    """The non-zero cells on and above the diagonal of a symmetric table."""
-
-    rows: NDArray[np.int32]  # (N,)
-    columns: NDArray[np.int32]  # (N,)
-    amounts: NDArray[np.float32]  # (N,)

@@ -16,7 +16,7 @@ V vocabulary, C contexts, N cells, D size of a vector
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from rungwise.models.losses.objectives import Objective, Origin
 from rungwise.models.ngram_model import SparseSums, count_neighbours, merge_sums
 from rungwise.models.word_vectors.vector_family import (
     TABLE,
+    Cells,
     TableModel,
     VectorFamily,
     vector_objective,
@@ -98,21 +99,21 @@ class LsaConfig(VectorFamily):
         keys = documents[is_frequent] * len(counts_V) + text.ids[is_frequent]
         return merge_sums([SparseSums(keys, np.ones(len(keys), np.int64))])
 
-    def cells(self, table: SparseSums, vocab_size: int) -> "ContextCells":
-        """Return the cells of all counts; those of a window in both orders."""
+    def cells(self, table: SparseSums, vocab_size: int) -> Cells:
+        """Return the cells of words by contexts; those of a window in both orders."""
         contexts, words = np.divmod(table.keys, vocab_size)
         if self.contexts == "documents":
-            return ContextCells(words, contexts, table.sums)
+            return Cells(words, contexts, table.sums)
         both = np.concatenate([contexts, words]), np.concatenate([words, contexts])
-        return ContextCells(*both, np.tile(table.sums, 2))  # a word near itself has its pair twice
+        return Cells(*both, np.tile(table.sums, 2))  # a word near itself has its pair twice
 
     def solve(
-        self, cells: "ContextCells", counts_V: NDArray[np.int64], documents: int, seed: int
+        self, cells: Cells, counts_V: NDArray[np.int64], documents: int, seed: int
     ) -> Solution:
         from scipy.sparse import csr_array
 
         contexts = documents if self.contexts == "documents" else len(counts_V)
-        place = (cells.words, cells.contexts)
+        place = (cells.rows, cells.columns)
         amounts = cells.amounts.astype(np.float64)
         table: Any = csr_array((amounts, place), (len(counts_V), contexts))
         importance_V = self._weigh(table)
@@ -157,14 +158,6 @@ class LsaConfig(VectorFamily):
 
     def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> "LsaModel":
         return LsaModel(tensors[TABLE], tensors[_VALUES], tensors[_IMPORTANCE], self)
-
-
-class ContextCells(NamedTuple):
-    """The counts that are not 0."""
-
-    words: NDArray[np.int64]  # (N,)
-    contexts: NDArray[np.int64]  # (N,)
-    amounts: NDArray[np.int64]  # (N,)
 
 
 _VALUES, _IMPORTANCE = "singular_values", "importance"

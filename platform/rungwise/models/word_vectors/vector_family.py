@@ -1,13 +1,13 @@
 """Static word vectors, one per token: what word2vec and GloVe share. A token too rare to be trained
 has a vector of zeros.
 
-V vocabulary, D size of a vector, P the same in memory, N tokens
+V vocabulary, D size of a vector, P the same in memory, N tokens or cells
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,14 @@ def vector_objective(name: str, part: str, unit: str) -> Objective:
     return dataclasses.replace(
         CAUSAL, name=name, tokens=Part(name, part, "", unit), reads=(), meaning=Meaning.ANSWERS
     )
+
+
+class Cells(NamedTuple):
+    """The cells of a table that are not 0."""
+
+    rows: NDArray[np.integer]  # (N,)
+    columns: NDArray[np.integer]  # (N,)
+    amounts: NDArray[Any]  # (N,)
 
 
 class VectorFamily(LayeredFamily):

@@ -8,7 +8,6 @@ Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Spa
 V vocabulary, D size of a vector, L steps of all paths in the tree
 """
 
-import heapq
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -19,6 +18,7 @@ from pydantic import Field
 from rungwise.core.tokens import TokenisedText
 from rungwise.models.family import LITTLE, Family, Size, suggest_passes
 from rungwise.models.fitting import Stretch, Weights, sentences
+from rungwise.models.losses.word_trees import huffman_merges
 from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
     WordVectorModel,
@@ -160,31 +160,21 @@ def alias_table(weights_V: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDA
 
 
 def huffman_paths(counts_V: Counts) -> tuple[Counts, Counts, NDArray[np.float32]]:
-    """Build the Huffman tree (1952): the start of each word's path, its nodes from the root on, and
-    the decision at each, 1 for the rarer side. Words with a count of 0 have no path; of equal
-    counts the lower id comes first."""
-    words = [int(word) for word in np.flatnonzero(counts_V)]
-    heap = [(int(counts_V[word]), word) for word in words]
-    heapq.heapify(heap)
-    above: dict[int, tuple[int, int]] = {}  # node: its parent, and the decision there
-    node = size = len(counts_V)
-    while len(heap) > 1:
-        rarer, other = heapq.heappop(heap), heapq.heappop(heap)
-        above[rarer[1]], above[other[1]] = (node, 1), (node, 0)
-        heapq.heappush(heap, (rarer[0] + other[0], node))
-        node += 1
-    lengths = np.zeros(size, np.int64)
-    nodes: list[int] = []
-    labels: list[int] = []
-    for word in words:
-        path: list[tuple[int, int]] = []
-        while (place := path[-1][0] if path else word) in above:
-            path.append(above[place])
-        lengths[word] = len(path)
-        nodes += [place - size for place, _ in reversed(path)]
-        labels += [label for _, label in reversed(path)]
+    """Build the Huffman tree: the start of each word's path, its nodes from the root on, and the
+    decision at each, 1 for the rarer side. Words with a count of 0 have no path; of equal counts
+    the lower id comes first."""
+    words = np.flatnonzero(counts_V)
+    merges = huffman_merges(counts_V[words].tolist())
+    paths: dict[int, list[tuple[int, int]]] = {len(words) + len(merges) - 1: []}
+    for node in reversed(range(len(merges))):
+        path, (rarer, other) = paths.pop(len(words) + node), merges[node]
+        paths[rarer], paths[other] = [*path, (node, 1)], [*path, (node, 0)]
+    leaves = [paths[number] for number in range(len(words))]
+    lengths = np.zeros(len(counts_V), np.int64)
+    lengths[words] = [len(path) for path in leaves]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return starts, np.array(nodes, np.int64), np.array(labels, np.float32)
+    nodes = np.array([node for path in leaves for node, _ in path], np.int64)
+    return starts, nodes, np.array([label for path in leaves for _, label in path], np.float32)
 
 
 def _as_integers(probabilities: NDArray[np.float64]) -> NDArray[np.uint64]:

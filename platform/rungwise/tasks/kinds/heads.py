@@ -24,8 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from rungwise.models.losses.cross_entropy import at_least_float32
+from rungwise.models.transformer.attention import real_places
 from rungwise.models.transformer.block import Pooling as Way
-from rungwise.models.transformer.block import initialise, pool, real_places
+from rungwise.models.transformer.block import initialise, pool
 from rungwise.tasks.kinds.items import Pairs, Pooling
 
 # What is pooled, side by side, and how where no row is padded; else the first token.
