@@ -54,7 +54,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 _LONGEST = {
     f"tests/{folder}/test_{name}.py"
     for folder, names in {
-        "ray": "ladder workflow submit one_worker",
+        "ray": "ladder workflow one_worker",
         "unit/core": "tracking lease",
         "unit/models": "families",
         "unit/repository": "docs_commands",
