@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,11 +84,9 @@ def nested_runs(folder: Path) -> list[Any]:
     return [run for run in runs if "/trial-" in str(run.info.run_name)]
 
 
-def test_a_killed_halving_decides_as_it_would_have_and_repeats_no_run(
-    folder: Folder, tmp_path: Path
-) -> None:
+def test_a_killed_halving_decides_as_it_would_have_and_repeats_no_run(tmp_path: Path) -> None:
     """Of eight trials of four epochs four pass the first milestone, two the second."""
-    toy = Toy(tmp_path, folder.uri, {"space": RATES, "trials": 8, "halving": {}})
+    toy = Toy(tmp_path, str(tmp_path / "root"), {"space": RATES, "trials": 8, "halving": {}})
     toy.kill_in_the_middle(after=3)  # as soon as the first milestone is decided
     before, begun = {trial.name: trial for trial in toy.trials()}, len(toy.starts())
     toy.run()
@@ -104,17 +103,42 @@ def test_a_killed_halving_decides_as_it_would_have_and_repeats_no_run(
     assert len(toy.starts()) - begun == 8 + 4 + 2 - done
     for name, trial in before.items():
         if trial.ended:
-            assert after[name] == trial  # to the second that it took
+            assert after[name] == trial
         elif epoch := trial.saved_epoch:
             assert after[name].history[:epoch] == trial.history[:epoch]
     runs = nested_runs(toy.folder)
     assert sorted(map(trial_of, runs)) == sorted(after)
-    assert len({run.data.tags[KEY_TAG] for run in runs}) == len(runs)
+    assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_no_trial_that_has_ended_is_repeated_after_a_kill(folder: Folder, tmp_path: Path) -> None:
+    total = 8
+    toy = Toy(tmp_path, folder.uri, {"space": RATES, "trials": total})
+    toy.kill_in_the_middle(after=3)
+    before, begun = toy.ended(), len(toy.starts())
+    assert 3 <= len(before) < total
+    toy.run()
+
+    after = toy.ended()
+    assert len(after) == total
+    for name, trial in before.items():
+        assert after[name] == trial  # to the second that it took
+    starts = Counter(toy.starts())
+    for trial in before.values():
+        assert starts[trial.values["finetune.learning_rate"]] == 1
+    # What was cut off is run again with the values it had, and nothing else twice.
+    assert set(starts) == {t.values["finetune.learning_rate"] for t in after.values()}
+    assert sum(starts.values()) - begun == total - len(before)
+
+    runs = nested_runs(toy.folder)
+    assert sorted(map(trial_of, runs)) == sorted(after)
+    assert len({run.data.tags[KEY_TAG] for run in runs}) == total
     client = MlflowClient(f"sqlite:///{toy.folder}/mlflow.db")
     for run in runs:
         trial = after[trial_of(run)]
         assert run.info.status == "FINISHED"
-        assert float(run.data.params["finetune.learning_rate"]) == rates[trial.name]
+        drawn = trial.values["finetune.learning_rate"]
+        assert float(run.data.params["finetune.learning_rate"]) == drawn
         points = client.get_metric_history(run.info.run_id, "validation/accuracy")
         assert [point.step for point in points] == list(range(1, len(points) + 1))
         # A cut-off trial may since have been stopped at an earlier epoch than it had reached.
