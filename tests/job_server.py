@@ -61,6 +61,8 @@ class JobServer:
             return await self._package(request, parts[2])
         if parts == ["jobs"] and request.method == "POST":
             return await self._submit(request)
+        if parts == ["jobs"]:
+            return web.json_response(list(self.jobs.values()))
         if parts[1] not in self.jobs:
             return web.Response(status=404, text="no such job")
         if parts[2:] == ["logs"]:
