@@ -54,7 +54,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 _LONGEST = {
     f"tests/{folder}/test_{name}.py"
     for folder, names in {
-        "ray": "ladder workflow submit one_worker",
+        "ray": "ladder workflow one_worker",
         "unit/core": "tracking lease",
         "unit/models": "families",
         "unit/repository": "docs_commands",
@@ -64,10 +64,16 @@ _LONGEST = {
     for name in names.split()
 }
 
-_SUBJECTS = "the parser,a worker,the cluster,an array,the model,each thread,the cache,a query"
-_VERBS = "returns,reads,writes,splits,joins,keeps,drops,sorts,masks,counts"
-_OBJECTS = "a value,the rows,every token,the index,a list,its input,two columns,the last step"
-_ENDS = "at once,in order,on error,by name,for each call,when asked,in place,without a copy"
+# What sentences of made-up English are made of: subjects, verbs, objects, ends.
+_PARTS = [
+    part.split(",")
+    for part in (
+        "the parser,a worker,the cluster,an array,the model,each thread,the cache,a query",
+        "returns,reads,writes,splits,joins,keeps,drops,sorts,masks,counts",
+        "a value,the rows,every token,the index,a list,its input,two columns,the last step",
+        "at once,in order,on error,by name,for each call,when asked,in place,without a copy",
+    )
+]
 
 
 @pytest.fixture(scope="session")
@@ -195,8 +201,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 def made_up_sentences(seed: int, count: int) -> list[str]:
     """Sentences of made-up English."""
     rng = random.Random(seed)
-    choices = [part.split(",") for part in (_SUBJECTS, _VERBS, _OBJECTS, _ENDS)]
-    return [" ".join(rng.choice(part) for part in choices) + f" {seed}." for _ in range(count)]
+    return [" ".join(rng.choice(part) for part in _PARTS) + f" {seed}." for _ in range(count)]
 
 
 def text_of_words(texts: Sequence[Sequence[Sequence[int]]], **fields: Any) -> TokenisedText:
@@ -214,11 +219,10 @@ def write_corpus(folder: Path, documents: int, seed: int = 0, sentences: int = 3
     """Documents of made-up English, one a file, that a model can learn something from."""
     rng = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    choices = [part.split(",") for part in (_SUBJECTS, _VERBS, _OBJECTS, _ENDS)]
     for number in range(documents):
         lines = []
         for index in range(sentences):
-            words = " ".join(rng.choice(part) for part in choices)
+            words = " ".join(rng.choice(part) for part in _PARTS)
             lines.append(f"{words[0].upper()}{words[1:]} {number} {rng.randrange(50)}.")
             if index % 5 == 4:
                 lines.append("")

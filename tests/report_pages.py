@@ -34,6 +34,7 @@ from rungwise.training.tensor_files import save_tensors
 from rungwise.training.throughput import COUNTING_RULE
 from tests.conftest import SPECIAL_IDS, made_up_sentences, text_of_words, write_shards
 from tests.small_models import objective_of, shaken, small_config, small_model
+from tests.summaries import made_of
 
 LENGTH = 24
 INSTANCES: dict[str, Any] = {
@@ -131,10 +132,7 @@ def record_stage(
     record = {
         "stage": stage,
         "fingerprint": key,
-        "inputs": {
-            name: {"stage": one.stage, "fingerprint": one.fingerprint}
-            for name, one in inputs.items()
-        },
+        "inputs": made_of(**inputs),
         "label": "small",
         "config": config,
         "facts": facts,

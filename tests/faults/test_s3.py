@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import json
 import random
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,33 +24,10 @@ from rungwise.corpus import CorpusConfig, input_digests
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.files import list_ranges
-from tests.commands import PYTHON_PATH, environment, execute
 from tests.faults.s3_faults import OF_BODIES, OF_EVERY_REQUEST, OF_UPLOADS, FaultyS3, faulty_moto
+from tests.ray.kills import printed_by, start
 
 BUCKET = "rungwise-faults"
-# Runs the corpus stage on sources and into a folder, with a Ray of its own: workers have the
-# environment that it was started with.
-STAGE = """
-import json, sys
-from rungwise.cluster.environment import set_environment
-from rungwise.cluster.session import session
-set_environment()
-from rungwise.core.configuration.config import validate
-from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.stages.context import Context, SilentReporter
-from rungwise.corpus import CorpusConfig
-from rungwise.corpus.building import stage
-from rungwise.core.errors import UserError
-from rungwise.core.storage.folder import Folder
-with session(ComputeConfig(object_store_megabytes=100)):
-    for line in sys.argv[1:]:
-        source, output = json.loads(line)
-        config = validate(CorpusConfig, {"sources": [source], "shard_megabytes": 0.02})
-        try:
-            stage.build_corpus(config, {}, Folder.at(output), Context(report=SilentReporter()))
-        except UserError as error:
-            print(error)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -306,21 +282,17 @@ def test_a_corpus_built_through_faults_is_the_same(proxy: FaultyS3, tmp_path: Pa
         name = f"{number}.txt" if number % 2 else f"{number}.txt.gz"
         (source / name).write_bytes(data)
         bucket.write_bytes(name, data)
-    block = {"kind": "text", "documents": "blank_line"}
-    runs = [
-        (block | {"paths": [str(source)]}, str(tmp_path / "out")),
-        (block | {"paths": [bucket.uri]}, f"s3://{BUCKET}/out"),
-    ]
+    places = [(str(source), str(tmp_path / "out")), (bucket.uri, f"s3://{BUCKET}/out")]
     proxy.plan(0.15, seed=1)
-    variables = environment(PYTHONPATH=PYTHON_PATH, RAY_ADDRESS="")
-    done = execute([sys.executable, "-c", STAGE, *map(json.dumps, runs)], variables=variables)
-    assert done.stdout == ""
+    written = []
+    for paths, output in places:
+        block = {"kind": "text", "documents": "blank_line", "paths": [paths]}
+        config = {"sources": [block], "shard_megabytes": 0.02}
+        job = start(tmp_path, stage="corpus", config=config, inputs={}, output=output, cpus=2)
+        written.append(printed_by(job))
+    assert len(written[0]) > 4
+    assert written[0] == written[1]
     assert proxy.faults.total() > 5
     proxy.plan(0.0)
-    local, remote = Folder.at(tmp_path / "out"), Folder.at(f"s3://{BUCKET}/out")
-    assert len(local.names()) > 4
-    assert remote.names() == local.names()
-    for name in local.names():
-        if name.startswith("."):
-            continue  # which shared results it has: known by where the text came from
-        assert remote.sha256(name) == local.sha256(name)
+    for _, output in places:
+        assert {name: Folder.at(output).sha256(name) for name in written[0]} == written[0]

@@ -1,22 +1,21 @@
 """The command a user types is stopped, is killed on S3, or has no tracking server."""
 
+import contextlib
 import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from mlflow import MlflowClient
 
+from rungwise.core.stages.artifact import find_artifacts
 from rungwise.core.storage.folder import Folder
 from rungwise.training.ray.resume_proof import kill_with_children
 from tests.commands import environment
@@ -94,69 +93,43 @@ def wait_for_a_checkpoint(root: Folder, process: subprocess.Popen[str]) -> None:
     wait_until("a checkpoint", holds, code=process.poll)
 
 
-@pytest.fixture(params=["Ctrl-C", "SIGTERM"])
-def stop(request: pytest.FixtureRequest) -> Callable[[subprocess.Popen[str]], None]:
-    """A terminal sends SIGINT to all of the foreground; `ray job stop` SIGTERM to the driver."""
-
-    def interrupt(process: subprocess.Popen[str]) -> None:
-        if request.param == "Ctrl-C":
-            os.killpg(process.pid, signal.SIGINT)
-        else:
-            process.terminate()
-
-    return interrupt
-
-
 @pytest.mark.slow
-def test_a_run_that_is_stopped_leaves_what_was_done_and_no_process(
-    config: Path, tmp_path: Path, stop: Callable[[subprocess.Popen[str]], None]
-) -> None:
-    process = start(config, *changes(LONG))
-    try:
-        wait_for_a_checkpoint(Folder.at(tmp_path / "root"), process)
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) > 5
-        stop(process)
-        output, _ = process.communicate(timeout=60)
-        _, alive = psutil.wait_procs(family, timeout=30)
-        assert not alive, alive
-    finally:
-        kill_with_children(process.pid)
-    assert process.returncode == 130, output
-    assert "what is finished or saved is kept, and the same command goes on" in output
-    assert "Traceback" not in output
-    for stage in ("corpus", "tokenizer", "instances"):
-        assert record_of(tmp_path / "root", stage)["stage"] == stage
-    assert "goes on where it was stopped" in run(config, *changes(LONG))
-    assert attempts_of(tmp_path / "root")[-1]["step"] >= 20
-
-
-@pytest.mark.slow
+@pytest.mark.parametrize("place", ["a disk", "S3"])
 def test_kill_9_in_the_middle_then_the_same_command_ends_with_the_same_bits(
-    config: Path, tmp_path: Path
+    place: str, config: Path, tmp_path: Path
 ) -> None:
-    root, undisturbed = tmp_path / "root", tmp_path / "undisturbed"
-    process = start(config, *changes(LONG))
-    try:
-        wait_for_a_checkpoint(Folder.at(root), process)
-        os.killpg(process.pid, signal.SIGKILL)
-    finally:
-        kill_with_children(process.pid)
-    process.communicate()
-    finished = {path.parts[-3] for path in root.glob("*/*/artifact.json")}
-    assert finished == {"corpus", "tokenizer", "tokens", "instances"}
-    resumed = run(config, *changes(LONG))
-    assert "goes on where it was stopped" in resumed
-    for name in finished:
-        lines = [line for line in resumed.splitlines() if line.startswith(name)]
-        assert any("cached" in line for line in lines)
-        shutil.copytree(root / name, undisturbed / name)
-    run(config, f"root={undisturbed}", *changes(LONG))
-    killed, whole = (record_of(place, "pretrain") for place in (root, undisturbed))
+    """On S3 artifacts, checkpoints and what Ray Train writes lie in the bucket."""
+    with contextlib.ExitStack() as stack:
+        top = (
+            str(tmp_path) if place == "a disk" else stack.enter_context(s3_bucket("rungwise-runs"))
+        )
+        root = Folder.at(f"{top}/killed")
+        # Beside a root in a bucket the tracking store would lie in the working folder.
+        store = f"sqlite:///{tmp_path}/mlflow.db"
+        command = [*changes(LONG), f"root={root.uri}", f"tracking.uri={store}"]
+        process = start(config, *command)
+        try:
+            wait_for_a_checkpoint(root, process)
+            os.killpg(process.pid, signal.SIGKILL)
+        finally:
+            kill_with_children(process.pid)
+        process.communicate()
+        finished = {each.stage for each in find_artifacts(root)}
+        assert finished == {"corpus", "tokenizer", "tokens", "instances"}
+        resumed = run(config, *command)
+        assert "goes on where it was stopped" in resumed
+        for name in finished:
+            lines = [line for line in resumed.splitlines() if line.startswith(name)]
+            assert any("cached" in line for line in lines)
+        killed = record_of(root, "pretrain")
+        assert not [name for name in (root / "pretrain").names() if "ray-train" in name]
+    assert killed["summary"]["gradient"]["attempts"][-1]["step"] >= 20
+    run(config, *changes(LONG))
+    whole = record_of(tmp_path / "root", "pretrain")
     assert_same_run(killed, whole)
     assert killed["summary"]["tokens"] == whole["summary"]["tokens"]
     # MLflow holds one run of the stage, with every step once.
-    client = MlflowClient(f"sqlite:///{root}/mlflow.db")
+    client = MlflowClient(store)
     experiment = client.get_experiment_by_name("rungwise")
     assert experiment is not None
     [stage] = client.search_runs([experiment.experiment_id], "tags.`rungwise.stage` = 'pretrain'")
@@ -210,25 +183,3 @@ def test_a_tracking_server_that_is_gone_for_the_whole_run_changes_no_bit(
     run(config, f"root={tmp_path / 'undisturbed'}")
     one, other = (record_of(tmp_path / name, "pretrain") for name in ("root", "undisturbed"))
     assert_same_run(one, other)
-
-
-@pytest.mark.slow
-def test_a_run_killed_on_s3_ends_with_the_bits_of_a_disk(config: Path, tmp_path: Path) -> None:
-    """Artifacts, checkpoints and what Ray Train writes lie in the bucket."""
-    with s3_bucket("rungwise-runs") as bucket:
-        # Beside a root in a bucket the tracking store would lie in the working folder.
-        tracking = f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"
-        remote = [*changes(LONG), f"root={bucket}/root", tracking]
-        process = start(config, *remote)
-        try:
-            wait_for_a_checkpoint(Folder.at(f"{bucket}/root"), process)
-        finally:
-            kill_with_children(process.pid)
-        process.communicate()
-        assert "goes on where it was stopped" in run(config, *remote)
-        killed = record_of(Folder.at(f"{bucket}/root"), "pretrain")
-        left = Folder.at(f"{bucket}/root/pretrain").names()
-    assert killed["summary"]["gradient"]["attempts"][-1]["step"] >= 20
-    assert not [name for name in left if "ray-train" in name]
-    run(config, *changes(LONG))
-    assert_same_run(killed, record_of(tmp_path / "root", "pretrain"))

@@ -89,17 +89,11 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
     assert not list(broken.glob("checkpoints/*/.*.tmp"))
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    with mounted_disk(tmp_path / "disk", "4m") as place:
-        yield place
-
-
 def test_a_disk_that_is_full_during_a_save_costs_that_checkpoint_alone(
-    instances: Artifact, tmp_path: Path, small_disk: Path
+    instances: Artifact, tmp_path: Path
 ) -> None:
     undisturbed = run(config(), instances, tmp_path / "straight")
-    ballast = small_disk / "ballast"
+    ballast = tmp_path / "disk" / "ballast"
 
     def fill() -> None:
         with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as stream:
@@ -107,11 +101,13 @@ def test_a_disk_that_is_full_during_a_save_costs_that_checkpoint_alone(
                 stream.write(bytes(4096))
 
     report = AtSteps({8: fill, 12: ballast.unlink})
-    progress = run(config(), instances, small_disk / "run", report=report)
+    with mounted_disk(tmp_path / "disk", "4m") as place:
+        progress = run(config(), instances, place / "run", report=report)
+        full = weights(place / "run")
     assert progress == undisturbed
     assert [n for n in report.notes if "step 10 is not written" in n and "no room left" in n]
     assert [row["valid"] for row in progress.saves] == [1.0, 0.0, 1.0, 1.0]
-    straight, full = weights(tmp_path / "straight"), weights(small_disk / "run")
+    straight = weights(tmp_path / "straight")
     assert all(straight[name].equal(full[name]) for name in straight)
 
 

@@ -54,6 +54,13 @@ def start(folder: Path, **wanted: Any) -> subprocess.Popen[str]:
     )
 
 
+def printed_by(process: subprocess.Popen[str]) -> dict[str, str]:
+    """The digests that a stage has printed once it has ended."""
+    printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 0
+    return json.loads(printed.strip().splitlines()[-1])
+
+
 def prepare(cpus: int) -> tuple[AbstractContextManager[None], Context]:
     """Start a Ray of these CPUs; without any, kill the job when `PARTS` parts are done."""
     if cpus:

@@ -53,23 +53,19 @@ def small(family: type[Family]) -> GradientFit:
     return require_gradient(stage, "steps")
 
 
-def train_all(runs: Runs, folder: Path, report: Reporter | None = None) -> None:
-    """Train each run on this worker, from its last checkpoint if there is one."""
+def train_here(
+    runs: Runs, folder: Path, report: Reporter | None = None, is_worker: bool = False
+) -> None:
+    """Train each run in this process, from its last checkpoint if there is one."""
     for name, (settings, rows) in runs.items():
-        context = Context(COMPUTE, report or SilentReporter())
-        plan = gradient.plan_run(settings, {"instances": rows}, Folder.at(folder / name), COMPUTE)
+        context = Context(COMPUTE, report or SilentReporter(), trains_here=not is_worker)
+        inputs, output = {"instances": rows}, Folder.at(folder / name)
         try:
-            gradient._train(settings, plan, context, lambda group: lambda: False)
-        except Killed:
-            assert report is not None
-
-
-def train_here(runs: Runs, folder: Path, report: Reporter | None = None) -> None:
-    for name, (settings, rows) in runs.items():
-        context = Context(COMPUTE, report or SilentReporter(), trains_here=True)
-        output = Folder.at(folder / name)
-        try:
-            gradient.pretrain_by_gradient(settings, {"instances": rows}, output, context)
+            if is_worker:
+                plan = gradient.plan_run(settings, inputs, output, COMPUTE)
+                gradient._train(settings, plan, context, lambda group: lambda: False)
+            else:
+                gradient.pretrain_by_gradient(settings, inputs, output, context)
         except Killed:
             assert report is not None
 
@@ -82,7 +78,7 @@ def train_in_a_group(runs: Runs, *folders: tuple[Path, Reporter | None]) -> None
     def work() -> None:
         assert torch.distributed.is_initialized()
         for folder, report in folders:
-            train_all(runs, folder, report)
+            train_here(runs, folder, report, is_worker=True)
 
     TorchTrainer(work, scaling_config=ScalingConfig(num_workers=1)).fit()
 

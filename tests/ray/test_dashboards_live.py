@@ -136,6 +136,17 @@ def test_the_lost_node_alerted_and_the_finished_runs_do_not(cluster: tuple[Up, P
         assert {rule["health"] for rule in group["rules"]} == {"ok"}, group["name"]
 
 
+def test_every_node_is_measured(cluster: tuple[Up, Prometheus]) -> None:
+    _, prometheus = cluster
+    nodes = {each["metric"]["ip"] for each in prometheus.series("ray_node_mem_total")}
+    assert nodes == {"127.0.0.2", "127.0.0.3"}
+    targets, well = (
+        {each["metric"]["instance"] for each in prometheus.series(query)}
+        for query in ("up", "up == 1")
+    )
+    assert targets == well
+
+
 def test_the_page_is_served_beside_the_api(cluster: tuple[Up, Prometheus]) -> None:
     _, prometheus = cluster
     url = f"{prometheus.uri}/consoles/rungwise.html"

@@ -1,6 +1,5 @@
 """The instances stage: the same bytes with any number of workers, killed and resumed, on S3."""
 
-import json
 import os
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from rungwise.tokenizer import WordPieceConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from tests.conftest import SPECIAL_IDS
 from tests.corpora import made_up_documents, text_and_tokenizer
-from tests.ray.kills import start
+from tests.ray.kills import printed_by, start
 from tests.summaries import finished, tokens_of
 from tests.waiting import wait_until
 
@@ -34,7 +33,7 @@ CONFIG = MaskedPairsConfig(sequence_length=32, dupe_factor=2)
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     root = tmp_path_factory.mktemp("inputs")
-    drafts = made_up_documents(1500, 40)
+    drafts = made_up_documents(800, 40)  # more than is built without tasks
     ranges = [drafts[shard::SHARDS] for shard in range(SHARDS)]
     settings = WordPieceConfig(vocab_size=300, min_frequency=1)
     corpus, tokenizer = text_and_tokenizer(root, ranges, settings, held_out_fraction=0.2)
@@ -56,12 +55,6 @@ def start_job(
 ) -> subprocess.Popen[str]:
     wanted = {"stage": "instances", "config": CONFIG.model_dump(mode="json"), "inputs": inputs}
     return start(tmp_path, output=output, cpus=cpus, **wanted)
-
-
-def printed_by(process: subprocess.Popen[str]) -> dict[str, str]:
-    printed, _ = process.communicate(timeout=200)
-    assert process.returncode == 0
-    return json.loads(printed.strip().splitlines()[-1])
 
 
 def on_disk(inputs: dict[str, Artifact]) -> dict[str, str]:

@@ -35,10 +35,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
             "ngram1": {},
             "ngram2": {"model.order": 2},
             "ngram3": {"model.order": 3},
-            "word2vec": {
-                "model": {"kind": "word2vec", "size": 16},
-                "pretrain": {"kind": "asynchronous"},
-            },
+            "lsa": {"model": {"kind": "lsa", "size": 16}, "pretrain": {"kind": "cooccurrence"}},
             "gpt": {
                 "model": {"kind": "gpt", "num_layers": 1, "num_heads": 2, "hidden_size": 32},
                 "pretrain": {"steps": 40, "optimizer": {"schedule": SCHEDULE}},
@@ -64,7 +61,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     assert value.high is not None
     assert value.low < value.value < value.high
     assert measured.passed_over == {"polysemy": "word vectors"}
-    assert "perplexity" in MeasureSummary.of(finished["measure/word2vec"]).passed_over
+    assert "perplexity" in MeasureSummary.of(finished["measure/lsa"]).passed_over
 
     judged = {claim.id: claim for claim in ClaimsSummary.of(finished["claims"]).claims}
     assert judged["K1"].comparisons[0].verdict == "confirmed"  # the text calls for its next word

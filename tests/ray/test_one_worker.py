@@ -12,6 +12,8 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
+from rungwise.models.families.gpt import GptConfig
+from rungwise.training.config import GradientFit
 from rungwise.training.ray import gradient
 from tests.ray.one_worker_runs import (
     COMPUTE,
@@ -37,37 +39,31 @@ made_for_elmo = elmo_instances
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, instances: Artifact) -> Runs:
-    """A small run of every family that reads one text, and its instances."""
-    made: dict[str, Artifact] = {}
-    found: Runs = {}
-    for family in families():
-        settings = small(family)
-        name = settings.model.kind
-        reads = settings.objective.reads[0]
-        if reads not in ROWS:
-            continue
-        if reads not in made:
-            rows = ROWS[reads]
-            made[reads] = make_instances(
-                tmp_path_factory.mktemp(reads), reads, documents=(120,), **rows
-            )
-        found[name] = settings, instances if name == "elmo" else made[reads]
-    return found
+def gpt(tmp_path_factory: pytest.TempPathFactory) -> tuple[GradientFit, Artifact]:
+    return small(GptConfig), make_instances(tmp_path_factory.mktemp("causal"), "causal")
 
 
-@pytest.fixture(scope="module")
-def instances(made_for_elmo: Artifact) -> Artifact:
-    return made_for_elmo
+@pytest.fixture(params=["gpt", pytest.param("every family", marks=pytest.mark.slow)])
+def runs(request: pytest.FixtureRequest, tmp_path: Path, gpt: tuple[GradientFit, Artifact]) -> Runs:
+    """A small run of GPT, or of every family that reads one text, and its instances."""
+    if request.param == "gpt":
+        return {"gpt": gpt}
+    made = {
+        reads: make_instances(tmp_path / reads, reads, documents=(120,), **rows)
+        for reads, rows in ROWS.items()
+    }
+    every = {settings.model.kind: settings for settings in map(small, families())}
+    runs = {
+        name: (settings, made[reads])
+        for name, settings in every.items()
+        if (reads := settings.objective.reads[0]) in ROWS
+    }
+    return runs | {"elmo": (every["elmo"], request.getfixturevalue("made_for_elmo"))}
 
 
-@pytest.mark.parametrize(
-    "names", [["gpt"], pytest.param(None, marks=pytest.mark.slow)], ids=["gpt", "every family"]
-)
 def test_the_bits_are_those_of_a_worker_group_and_each_resumes_the_others_checkpoints(
-    ray_session: None, runs: Runs, tmp_path: Path, names: list[str] | None
+    ray_session: None, runs: Runs, tmp_path: Path
 ) -> None:
-    runs = {name: runs[name] for name in names or runs}
     train_here(runs, tmp_path / "here")
     train_here(runs, tmp_path / "here, then group", KilledAt(5))
     group_first = tmp_path / "group, then here"
@@ -106,9 +102,9 @@ class Breaks(SilentReporter):
     ids=str,
 )
 def test_an_error_costs_the_steps_since_the_checkpoint_as_often_as_max_failures(
-    runs: Runs, tmp_path: Path, error: Exception, times: int, ends: bool
+    gpt: tuple[GradientFit, Artifact], tmp_path: Path, error: Exception, times: int, ends: bool
 ) -> None:
-    settings, rows = runs["gpt"]
+    settings, rows = gpt
     report = Breaks(error, times)
     compute = COMPUTE.model_copy(update={"max_failures": 2})
     context = Context(compute, report, trains_here=True)
@@ -126,11 +122,11 @@ def test_an_error_costs_the_steps_since_the_checkpoint_as_often_as_max_failures(
 
 
 @pytest.mark.slow
-def test_killed_21_times_at_random_the_files_are_the_same(runs: Runs, tmp_path: Path) -> None:
-    settings, rows = runs["gpt"]
-    settings = type(settings)(
-        settings.model, settings.pretrain.model_copy(update={"steps": 22 * 20})
-    )
+def test_killed_21_times_at_random_the_files_are_the_same(
+    gpt: tuple[GradientFit, Artifact], tmp_path: Path
+) -> None:
+    settings, rows = gpt
+    settings = GradientFit(settings.model, settings.pretrain.model_copy(update={"steps": 22 * 20}))
     rng, steps, output = random.Random(0), tmp_path / "step", tmp_path / "killed"
     with forkserver():
         start = multiprocessing.get_context("forkserver").Process

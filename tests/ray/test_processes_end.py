@@ -27,6 +27,7 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
             stdout=stream,
             stderr=stream,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
         )
     return process, log
 
@@ -45,7 +46,10 @@ def test_nothing_is_left(moment: str, number: signal.Signals, tmp_path: Path) ->
         family |= {*driver.children(recursive=True)}
         time.sleep(0.02)
     family |= {*driver.children(recursive=True)}
-    process.send_signal(number)
+    if number == signal.SIGINT:  # a terminal sends it to all of the foreground
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
     process.wait(_LONGEST_SECONDS)
     _, left = psutil.wait_procs(family, _END_SECONDS)
     assert not left
@@ -53,3 +57,4 @@ def test_nothing_is_left(moment: str, number: signal.Signals, tmp_path: Path) ->
         # Python ends by SIGINT, which a shell shows as 130 too, if an `exec` was interrupted.
         assert process.returncode in (130, -signal.SIGINT)
         assert "what is finished or saved is kept, and the same command goes on" in log.read_text()
+        assert "Traceback" not in log.read_text()

@@ -21,13 +21,13 @@ import psutil
 import pytest
 from ray.job_submission import JobSubmissionClient
 
-from rungwise.__main__ import main
 from rungwise.cluster.local import node_environment, start_command
 from rungwise.submission.submit import connect, find_server
 from tests.commands import RUNGWISE, copy_project, execute
 from tests.conftest import REPOSITORY, find_ports, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
 TOKEN = "planted-token-" + "5e1d" * 8
 _HOST = "127.0.0.2"  # 127.0.0.1 Ray replaces by the machine's outer address
 
@@ -217,7 +217,6 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
     assert "dropped of the job" in json.loads(corpus.read_text())["summary"]["headline"]
 
 
-@pytest.mark.slow
 def test_ray_s_own_command_submits_the_same_workflow_file(
     head: Head, project: Path, tmp_path: Path
 ) -> None:
@@ -226,26 +225,3 @@ def test_ray_s_own_command_submits_the_same_workflow_file(
     command += ["workflows/instances.py", "small.yaml", f"root={tmp_path / 'root'}"]
     printed = execute(command, variables=head.environment).stdout
     assert "of 4 stages built of the job" in printed
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_training_that_is_stopped_goes_on_from_its_checkpoint(
-    client: JobSubmissionClient, project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    submitted = ["submit", "workflows/pretrain.py", "small.yaml", "name=long", "--no-wait"]
-    assert main([*submitted, "pretrain.steps=1000"]) == 0
-    (job,) = re.findall(r"^submitted (\S+)$", capfd.readouterr().out, re.MULTILINE)
-    root = project.parent / "root"
-    while not list(root.glob("pretrain/long-*/checkpoints/*")):
-        assert not client.get_job_info(job).status.is_terminal(), client.get_job_logs(job)
-        time.sleep(0.5)
-    client.stop_job(job)
-    while not client.get_job_info(job).status.is_terminal():
-        time.sleep(0.5)
-    assert not list(root.glob("pretrain/long-*/artifact.json"))
-    capfd.readouterr()
-    assert main([*submitted[:-1], "pretrain.steps=1000"]) == 0
-    assert "goes on where it was stopped" in capfd.readouterr().out
-    (record,) = root.glob("pretrain/long-*/artifact.json")
-    assert json.loads(record.read_text())["summary"]["gradient"]["steps"] == 1000

@@ -5,13 +5,11 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -200,14 +198,6 @@ def test_both_nodes_are_alive_by_rays_own_word(cluster: Up) -> None:
     assert cpus == divide_cores(2, count_cores())
 
 
-def test_up_again_says_that_it_runs_and_starts_nothing(cluster: Up) -> None:
-    before = cluster.cluster
-    again = rungwise("up", "--nodes", "3", folder=cluster.folder)
-    assert "the cluster runs already" in again.stdout
-    assert cluster.cluster.job_address in again.stdout
-    assert cluster.cluster == before
-
-
 @pytest.mark.parametrize(("token", "status"), [("", 401), ("f" * 64, 403)], ids=["none", "wrong"])
 def test_without_the_right_token_nothing_is_answered(cluster: Up, token: str, status: int) -> None:
     for path, method in (("/api/jobs/", "GET"), ("/api/jobs/", "POST"), ("/api/v0/nodes", "GET")):
@@ -247,32 +237,6 @@ def test_a_port_that_others_reach_wants_the_token_or_gives_measurements_only(clu
     assert {answer for _, answer in said} == {"UNAUTHENTICATED", "UNIMPLEMENTED"}
     wanting = {name for name, answer in said if answer == "UNAUTHENTICATED"}
     assert wanting >= {"gcs", "raylet", "objects", "agent"}
-
-
-def test_prometheus_measures_every_node(cluster: Up) -> None:
-    if shutil.which("prometheus") is None:
-        assert cluster.cluster.prometheus_uri is None
-        assert "not installed" in cluster.said
-        pytest.skip("needs prometheus (Debian: apt-get install prometheus)")
-    uri = cluster.cluster.prometheus_uri
-
-    def ask(path: str, **query: str) -> Any:
-        with urllib.request.urlopen(
-            f"{uri}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=30
-        ) as answer:
-            return json.load(answer)["data"]
-
-    def targets() -> dict[str, str]:
-        active = ask("targets", state="active")["activeTargets"]
-        return {target["scrapeUrl"]: target["health"] for target in active}
-
-    def nodes() -> set[str]:
-        found = ask("query", query="ray_node_mem_total")["result"]
-        return {series["metric"]["ip"] for series in found}
-
-    wait_until("two nodes in Prometheus", lambda: nodes() == {"127.0.0.2", "127.0.0.3"})
-    wait_until("all targets up", lambda: set(targets().values()) == {"up"})
-    assert len(targets()) >= 2
 
 
 def artifacts(root: Path) -> dict[str, dict[str, Any]]:

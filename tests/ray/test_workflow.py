@@ -45,7 +45,6 @@ from rungwise.serving.predictor import Predictor
 from rungwise.tasks.data.cutting import parse_example
 from tests.commands import RUNGWISE, environment, execute
 from tests.conftest import small_recipe, write_corpus, write_recipe
-from tests.hub_server import hub
 
 STAGES = ("corpus", "tokenizer", "tokens", "instances", "pretrain")
 DOWNSTREAM: dict[str, Any] = yaml.safe_load("""
@@ -368,22 +367,10 @@ def test_a_second_run_builds_nothing_and_starts_no_ray(
     assert f"0 of {len(TITLES)} stages built" in said
     assert said.count("cached") == len(TITLES)
     assert records(finished / "root") == before
-
-
-def test_plan_says_which_value_rebuilds_which_stages(
-    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    changes = ["pretrain.steps=50", "compute.num_workers=1"]
-    assert main(["plan", "finetune", str(finished / "recipe.yaml"), *changes]) == 0
+    assert main(["plan", "finetune", str(finished / "recipe.yaml"), "pretrain.steps=50"]) == 0
     said = capsys.readouterr().out
-    rows = {line.split()[0]: line for line in said.splitlines() if line.strip()}
-    for name in ("corpus", "tokenizer", "tokens", "instances", "task/libraries"):
-        assert "cached" in rows[name]
-    assert "pretrain.steps 40 -> 50" in rows["pretrain"]
-    assert "its input pretrain is rebuilt" in rows["sweep/libraries/pretrained"]
-    for name in ("evaluate/libraries", "register/libraries", "table", "report"):
-        assert "build" in rows[name]
+    assert re.search(r"instances .* cached", said)
+    assert re.search(r"pretrain .* pretrain\.steps 40 -> 50", said)
 
 
 @pytest.mark.slow
@@ -486,35 +473,3 @@ def test_a_model_of_english_ends_below_its_unigram_loss(real_data: Path, tmp_pat
     (path,) = tmp_path.glob("pretrain/*/artifact.json")
     summary = json.loads(path.read_text())["summary"]
     assert summary["final"]["mlm_loss"] < summary["unigram_loss"] - 0.5
-
-
-def run_instances(folder: Path, place: str, text: Path) -> dict[str, Artifact]:
-    """Build the instances of the text at `place`; the artifacts by stage."""
-    recipe = small_recipe(folder / "root", text)
-    recipe["corpus"]["sources"][0]["paths"] = [f"{place}/*.txt"]
-    recipe["tracking"] = {"uri": f"sqlite:///{folder}/mlflow.db"}
-    folder.mkdir()
-    config = write_recipe(folder / "recipe.yaml", recipe)
-    execute([*RUNGWISE, "run", "instances", str(config)])
-    return {each.stage: each for each in find_artifacts(Folder.at(folder / "root"))}
-
-
-@pytest.mark.slow  # three whole runs; tests/unit/core/test_hub.py compares a corpus in one process
-def test_a_corpus_of_the_hub_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = write_corpus(tmp_path / "text", documents=6)
-    with hub(tmp_path / "hub", monkeypatch) as server:
-        server.token = "hf_secretsecretsecret"
-        server.private.add("datasets/org/text")
-        commit = server.push_folder("datasets/org/text", text)
-        monkeypatch.setenv("HF_TOKEN", server.token)
-        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")  # seconds, for a busy machine
-        theirs = run_instances(tmp_path / "theirs", "hf://datasets/org/text", text)
-    # The server has gone.
-    again = run_instances(tmp_path / "again", "hf://datasets/org/text", text)
-    ours = run_instances(tmp_path / "ours", str(text), text)
-    for stage in STAGES[:-1]:
-        assert theirs[stage].digest == again[stage].digest == ours[stage].digest
-    [source] = theirs["corpus"].record["config"]["sources"]
-    assert source["paths"] == [f"hf://datasets/org/text@{commit}/*.txt"]
-    for path in (tmp_path / "theirs").rglob("*"):
-        assert path.is_dir() or server.token.encode() not in path.read_bytes()

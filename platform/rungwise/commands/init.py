@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from rungwise.commands import tasks
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.commands.tasks import derive_name, flow
@@ -148,6 +146,7 @@ def choose_held_out(sources: Sequence[FileGroup], workflow: str) -> tuple[float,
 def list_gaps(sources: Sequence[FileGroup], held_out: float) -> dict[str, str]:
     """The made tasks of the ladder that the sample of the text cannot fill, and why."""
     from rungwise.core.configuration.config import validate
+    from rungwise.core.configuration.overrides import read_mapping
     from rungwise.core.stages.artifact import Artifact
     from rungwise.core.storage.folder import Folder
     from rungwise.corpus.building.stage import write_corpus
@@ -157,14 +156,13 @@ def list_gaps(sources: Sequence[FileGroup], held_out: float) -> dict[str, str]:
     from rungwise.tasks.config import MadeTaskConfig
     from rungwise.tasks.data import made
 
-    entries = yaml.safe_load(recipe_file(_LADDER).read_text(encoding="utf-8"))["tasks"]
     gaps: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Folder.at(f"{scratch}/corpus")
         rules = DocumentRules(held_out_fraction=held_out)
         summary = write_corpus([each.sample for each in sources], rules, "sample", folder)
         record = {"summary": summary.model_dump(mode="json")}
-        for name, entry in entries.items():
+        for name, entry in read_mapping(recipe_file(_LADDER))["tasks"].items():
             config = validate(TaskEntry, entry).data
             if isinstance(config, MadeTaskConfig):
                 try:
@@ -275,19 +273,19 @@ def write_recipe(
 def _read_blocks(kind: str) -> list[dict[str, Any]]:
     """The blocks steps, instances, model and pretrain of a kind of model, at the size of two CPU
     cores. Raises UserError for a kind without a recipe, or that needs more than a corpus."""
-    from rungwise.core.configuration.overrides import with_overrides
+    from rungwise.core.configuration.overrides import read_mapping, with_overrides
     from rungwise.pipeline.places import recipe_file
 
     ladder = recipe_file(_LADDER)
-    data = yaml.safe_load(ladder.read_text(encoding="utf-8"))
+    data = read_mapping(ladder)
     recipes = {}
-    for path in sorted(ladder.parent.glob("*.yaml")):
-        other = yaml.safe_load(path.read_text(encoding="utf-8"))
-        recipes.setdefault(other.get("model", {}).get("kind"), other)
     for changes in data["variants"].values():
         rung = with_overrides(data, changes)
         if not any(key.startswith("finetune") for key in changes):  # the last has the most layers
             recipes[rung["model"]["kind"]] = rung
+    others = sorted(ladder.parent.glob("*.yaml")) if kind not in recipes else ()
+    for recipe in map(read_mapping, others):
+        recipes.setdefault(recipe.get("model", {}).get("kind"), recipe)
     if kind not in recipes:
         raise UserError(f"--model: expected {', '.join(filter(None, recipes))}, found {kind}")
     if any("task" in step for step in recipes[kind].get("steps", [])):
@@ -321,11 +319,11 @@ def suggest(
 def write_rungs(size: Size) -> str:
     """The YAML of the ladder's rungs, as their families suggest them, suites and tasks, without the
     task of labels; a rung that uses an earlier one's weights refers to it."""
-    from rungwise.core.configuration.overrides import with_overrides
+    from rungwise.core.configuration.overrides import read_mapping, with_overrides
     from rungwise.pipeline.places import recipe_file
 
-    whole = recipe_file(_LADDER).read_text(encoding="utf-8")
-    data = yaml.safe_load(whole)
+    ladder = recipe_file(_LADDER)
+    whole, data = ladder.read_text(encoding="utf-8"), read_mapping(ladder)
     lines = ["variants: # the rungs in historical order, as they suit the text"]
     names: dict[str, str] = {}  # by the blocks of pretraining
     for name, changes in data["variants"].items():

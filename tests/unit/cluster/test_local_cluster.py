@@ -130,7 +130,9 @@ def test_all_are_asked_to_end_and_the_stubborn_and_orphans_are_killed_but_no_str
     with pytest.raises(UserError, match="never ready; end it with: rungwise down"):
         local.start_cluster(2, str(tmp_path), QUIET)
     local.save_cluster(ready := dataclasses.replace(cluster, ready=True))
-    assert local.start_cluster(2, str(tmp_path), QUIET) == ready
+    assert main(["up", "--nodes", "3"]) == 0
+    assert "the cluster runs already" in capsys.readouterr().out
+    assert local.find_cluster() == ready
     assert main(["down"]) == 0
     assert "ended 3 processes" in capsys.readouterr().out
     assert not local.list_processes(cluster)

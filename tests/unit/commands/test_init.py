@@ -1,5 +1,6 @@
 """`rungwise init`: what it sees in files of many kinds, and recipes that can be planned at once."""
 
+import functools
 import gzip
 import json
 import os
@@ -63,6 +64,7 @@ def chinese(seed: int, sentences: int) -> str:
     return "".join("".join(rng.choices(letters, k=12)) + "。" for _ in range(sentences))
 
 
+@functools.cache
 def wrapped(seed: int, paragraphs: int) -> str:
     """Paragraphs of lines of about seventy characters, with blank lines between them."""
     written = []
@@ -152,7 +154,7 @@ def test_parquet_files_without_rows_are_read_and_broken_ones_named(tmp_path: Pat
 
 
 def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None:
-    books(tmp_path, 5)
+    books(tmp_path, 5, 40)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": " ".join(prose(9, 9))}) + "\n")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\0\0")
     (tmp_path / "none.txt").touch()
@@ -552,7 +554,7 @@ def test_labelled_rows_become_a_task(tmp_path: Path) -> None:
 def test_a_table_is_not_read_as_prose_and_one_without_labels_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    books(tmp_path, 2)
+    books(tmp_path, 2, 40)
     (tmp_path / "a.tsv").write_text(
         "id\ttext\n" + "".join(f"{n}\tthe sea {n}\n" for n in range(30))
     )
@@ -680,7 +682,7 @@ def test_a_ladder_holds_out_more_of_little(tmp_path: Path) -> None:
 def test_every_kind_of_model_has_a_recipe(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    books(tmp_path, 2)
+    books(tmp_path, 2, 40)
     command = ["init", ".", "--name", "mine", "--model", kind]
     if kind == "cove":
         assert main(command) == 2
