@@ -27,7 +27,6 @@ from tests.commands import RUNGWISE, copy_project, execute
 from tests.conftest import REPOSITORY, find_ports, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.slow
 TOKEN = "planted-token-" + "5e1d" * 8
 _HOST = "127.0.0.2"  # 127.0.0.1 Ray replaces by the machine's outer address
 
@@ -217,6 +216,7 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
     assert "dropped of the job" in json.loads(corpus.read_text())["summary"]["headline"]
 
 
+@pytest.mark.slow
 def test_ray_s_own_command_submits_the_same_workflow_file(
     head: Head, project: Path, tmp_path: Path
 ) -> None:
