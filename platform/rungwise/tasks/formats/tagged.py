@@ -173,7 +173,16 @@ class _Tagging(FormatConfig):
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         """Yield the sentences of a file. Raises Damage for a line with the wrong number of columns,
         DataError for tags of spans in no scheme that is known."""
-        layout, sentences, places = self.layout, list[Tagged](), dict[str, str]()
+        places: dict[str, str] = {}
+        sentences = self._read_sentences(file, counts, places)
+        # The tags of the whole file tell their scheme.
+        yield from convert_sentences([*sentences], places) if self.layout.to_iob2 else sentences
+
+    def _read_sentences(
+        self, file: SourceFile, counts: Counter[str], places: dict[str, str]
+    ) -> Iterator[Tagged]:
+        """Yield the sentences as written, and note where each tag stands first in `places`."""
+        layout = self.layout
         for width, lines in _split_sentences(read_text(file, self.encoding), layout, counts):
             texts = tuple(c[layout.word] if len(c) == width else c[0] for _, c in lines)
             with self.skip_damage(counts, texts):
@@ -183,8 +192,7 @@ class _Tagging(FormatConfig):
                     _check_cells(cells, width, where, layout)
                     places.setdefault(cells[layout.tag], where)
                     tags.append(label_name(cells[layout.tag], self.labels, where))
-                sentences.append(Tagged(f"{file.name}:{lines[0][0]}", texts, tuple(tags)))
-        yield from convert_sentences(sentences, places) if layout.to_iob2 else sentences
+                yield Tagged(f"{file.name}:{lines[0][0]}", texts, tuple(tags))
 
 
 class ConllFormat(_Tagging):
