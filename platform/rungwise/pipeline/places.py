@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 # Where to look for workflows/: in this folder, then in the package of a wheel or the checkout.
 PLACES = (Path(), data_parent("workflows"))
 
-
 _ABOUT_CHARACTERS = 90
 _TIME = re.compile(
     r"(?:(?:some|about|half|a quarter of|three quarters of) )*(?:\d+|an?|two|three) "
     r"(?:second|minute|hour|day)s?\b|minutes|hours"
 )
+_BLOCK = re.compile(r"^(corpus|tokenizer|pretrain)\s*:", re.MULTILINE)  # of any recipe
 
 
 def recipe_file(name: str | Path) -> Path:
@@ -49,20 +49,24 @@ def recipe_file(name: str | Path) -> Path:
 
 
 def list_recipes(folder: Path = PLACES[0]) -> dict[str, Path]:
-    """Return the files of recipes, by the names to type: of a folder, and of workflows/configs."""
+    """Return the files of recipes, by the names to type: of a folder, and of workflows/configs. A
+    folder may hold YAML of other programs too."""
     places = (folder, Path(), *(place / "workflows/configs" for place in PLACES))
-    there = dict.fromkeys(each for place in places for each in sorted(place.glob("*.yaml")))
+    files = dict.fromkeys(file for place in places for file in sorted(place.glob("*.yaml")))
+    recipes = [file for file in files if _BLOCK.search(file.read_text(errors="replace"))]
     short = ("workflows", "configs")
-    return {each.stem if each.parts[-3:-1] == short else str(each): each for each in there}
+    return {file.stem if file.parts[-3:-1] == short else str(file): file for file in recipes}
 
 
 def describe_recipe(name: str, path: Path) -> str:
     """Return a line: the name of a recipe, how long it takes where its first lines say so, and
     what it is about."""
-    head = itertools.takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
+    head = itertools.takewhile(
+        lambda line: line.startswith("#"), path.read_text(errors="replace").splitlines()
+    )
     text = " ".join(line.strip("# ") for line in head)
     time = _TIME.search(text)
-    return f"{name:<24}{time[0] if time else '-':<27}{textwrap.shorten(text, _ABOUT_CHARACTERS)}"
+    return f"{name:<27}{time[0] if time else '-':<27}{textwrap.shorten(text, _ABOUT_CHARACTERS)}"
 
 
 def list_workflows() -> list[str]:

@@ -90,6 +90,16 @@ def test_a_mistake_is_one_line_and_status_2(
     assert not (recipe.parent / "root").exists() or not list((recipe.parent / "root").glob("*/*"))
 
 
+def test_yaml_of_other_programs_is_no_recipe(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docker-compose.yaml").write_bytes(b"name: caf\xe9\nservices: {}\n")
+    (tmp_path / "mine.yaml").write_text(recipe.read_text())
+    monkeypatch.chdir(tmp_path)
+    assert {"mine.yaml", "ladder"} <= set(names := list_recipes())
+    assert "docker-compose.yaml" not in names
+
+
 def test_a_missing_recipe_lists_the_others(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     rows = capfd.readouterr().out.splitlines()
