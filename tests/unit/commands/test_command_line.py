@@ -15,7 +15,7 @@ from rungwise.core.stages import lease as leases
 from rungwise.core.stages.lease import register_driver
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
-from rungwise.pipeline.places import root_folder
+from rungwise.pipeline.places import list_recipes, root_folder
 from rungwise.pipeline.workflow import load_recipe
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 
