@@ -16,13 +16,8 @@ from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Column, MeasuredRung, Panel, plot_estimate
 from rungwise.evaluation.suites.items import METRICS
 from rungwise.forecast.forecast import (
-    BITS,
-    POINT,
-    Advice,
     Crossing,
-    PricedModel,
     RungForecast,
-    advise,
     backtest,
     describe_backtest,
     describe_crossing,
@@ -41,6 +36,7 @@ _CURVES, _CROSSINGS = 6, 6  # at most
 _PLACES = 60  # of a curve
 _HEIGHT = 4.0  # inches of a panel
 _BITS = "bits_per_byte"
+BITS, POINT = 0.02, 0.01  # margins of advice: bits per byte, a share of correct answers
 _LEAST_SECONDS = 0.1  # of a model that is fitted in less
 _GROWTHS = {
     "ten times the time, the same text": Increase(TIMES, 1.0),
@@ -63,31 +59,41 @@ class LadderQuestion:
     predicted: str = ""
 
     @property
-    def advice(self) -> Advice:
-        candidates = [
-            PricedModel(name, score.mean, self.seconds[name]) for name, score in self.scores.items()
-        ]
+    def best(self) -> str:
+        """The candidate with the best score, the cheapest of equals."""
+        return min(self.scores, key=lambda name: (self._loss(name), self.seconds[name]))
+
+    @property
+    def choice(self) -> str:
+        """The cheapest candidate whose score is within a margin of the best."""
+        margin, least = BITS if self._lower_is_better else POINT, self._loss(self.best)
+        near = [name for name in self.scores if self._loss(name) - least <= margin]
+        return min(near, key=lambda name: (self.seconds[name], self._loss(name)))
+
+    @property
+    def _lower_is_better(self) -> bool:
         # A task is judged by what is higher where it is better.
-        lower = self.metric in METRICS and not METRICS[self.metric].higher_is_better
-        margin = BITS if lower else POINT
-        return advise(candidates, margin, "lower" if lower else "higher")
+        return self.metric in METRICS and not METRICS[self.metric].higher_is_better
+
+    def _loss(self, name: str) -> float:
+        mean = self.scores[name].mean
+        return mean if self._lower_is_better else -mean
 
     def sentence(self) -> str:
         """`To predict text, take 3-gram: 1.41 bits per byte after 4 s of a core, the best of 7.`"""
-        advice = self.advice
-        choice, best = advice.choice, advice.best
-        cost = formats.duration(max(choice.seconds, 1.0), 0)
-        text = (
-            f"{self.words}, take {choice.name}: {self._write_score(choice)} after {cost} of a core"
-        )
-        if best is choice:
+        choice, best = self.choice, self.best
+        cost = formats.duration(max(self.seconds[choice], 1.0), 0)
+        text = f"{self.words}, take {choice}: {self._write_score(choice)} after {cost} of a core"
+        if best == choice:
             return f"{text}, the best of {len(self.scores)}."
-        times = f"{advice.times:.0f} times as much" if advice.times >= 2 else "about as much"
-        return f"{text}; {best.name} has {self._write_score(best)} and costs {times}."
+        ratio = self.seconds[best] / self.seconds[choice]
+        times = f"{ratio:.0f} times as much" if ratio >= 2 else "about as much"
+        return f"{text}; {best} has {self._write_score(best)} and costs {times}."
 
-    def _write_score(self, model: PricedModel) -> str:
-        score = f"{formats.score(model.score, self.metric)} {formats.metric_name(self.metric)}"
-        mark = "(settings chosen on this text)" if model.name in self.chosen else ""
+    def _write_score(self, name: str) -> str:
+        value = formats.score(self.scores[name].mean, self.metric)
+        score = f"{value} {formats.metric_name(self.metric)}"
+        mark = "(settings chosen on this text)" if name in self.chosen else ""
         return f"{score} {mark}".strip()
 
 

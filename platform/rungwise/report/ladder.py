@@ -123,7 +123,7 @@ def write_ladder(
         ],
     )
     summary = write_page(page, config.title, inputs, recipe, output)
-    choice = questions[0].advice.choice.name if questions else None
+    choice = questions[0].choice if questions else None
     recommended = [
         rung.measured[0].record["inputs"]["pretrain"]["fingerprint"]
         for rung in rungs
