@@ -4,7 +4,6 @@ by the layers that tasks learnt to weigh."""
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,25 +37,11 @@ def write_comparison(comparison: VariantComparison | None) -> Section | None:
     """The section task by task; None if nothing was evaluated."""
     if comparison is None:
         return None
-    fields = {"comparison": comparison, "judge": judge, "selections": selections, "cuts": cuts}
-    fields |= {"costs": costs(comparison)}
+    fields = {"comparison": comparison, "judge": judge, "cuts": cuts}
+    fields["costs"] = costs(comparison)
     plots = {f"scores-{task.name}": draw_scores(task, comparison) for task in comparison.tasks}
     csv = {"seeds": _seed_rows(comparison)}
     return Section("comparison", "Comparison", fields, plots, csv)
-
-
-def selections(*tasks: TaskResult) -> list[Row]:
-    """For each swept variant, the validation score that selected its settings, and its validation
-    and test scores with new seeds."""
-    rows = []
-    for task in tasks:
-        for name, variant in task.evaluation.variants.items():
-            if selection := variant.selection:
-                validation = fmean(task.evaluation.scores(name, "validation"))
-                test = variant.estimates[task.metric].mean
-                new = {"validation": validation, "test": test, "lost": validation - selection.score}
-                rows.append({"variant": name, **selection.model_dump(), **new})
-    return rows
 
 
 def cuts(task: TaskResult) -> list[Row]:

@@ -16,7 +16,6 @@ from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.models.losses.objectives import Objective
 from rungwise.report import findings, formats, style, tuning
 from rungwise.report.comparison import (
-    selections,
     write_budgets,
     write_comparison,
     write_errors,
@@ -114,12 +113,7 @@ def write_report(
             write_table(inputs, comparison, variants),
             write_budgets(comparison),
             write_mix(comparison),
-            tuning.write_tuning(
-                searches,
-                tuning.gather_sweeps(inputs, variants),
-                names=names,
-                lost=[row["lost"] for row in selections(*tasks)],
-            ),
+            tuning.write_tuning(searches, tuning.gather_sweeps(inputs, variants), names=names),
             write_loss(pretrain, training | loss),
             *write_examples(examples, pretrain, inputs.get("instances")),
             write_speed(pretrain),
