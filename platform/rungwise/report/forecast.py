@@ -3,6 +3,7 @@ rivals without pretraining among them; and what curves over the cost of training
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -179,10 +180,7 @@ def write_advice(
         for each in questions
         for name, score in each.scores.items()
     ]
-    plots = {
-        name: style.draw_panels(panels, looks, columns=2, narrow="narrow" in name)
-        for name in ("advice", "advice-narrow")
-    }
+    plots = style.draw_adaptive("advice", partial(style.draw_panels, panels, looks, columns=2))
     fields = {"questions": questions}
     return Section("advice", "Which to take", fields, plots, {"advice": rows})
 
@@ -256,10 +254,7 @@ def write_forecast(ladder: LadderForecast, looks: Mapping[str, Series]) -> Secti
         "refusals": {rung.rung: rung.refusal for rung in same_text if rung.refusal},
         "backtest": describe_backtest(backtest(points)),
     }
-    plots = {
-        name: _draw(points, tables, crossings, looks, narrow="narrow" in name)
-        for name in ("forecast", "forecast-narrow")
-    }
+    plots = style.draw_adaptive("forecast", partial(_draw, points, tables, crossings, looks))
     csv = {"forecast": [row for each in rows.values() for row in each]}
     return Section("forecast", "With more time or text", fields, plots, csv)
 

@@ -4,6 +4,7 @@ did not measure has no section. Its claims stand with how far luck may explain t
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 from rungwise.core.stages.artifact import Artifact
@@ -210,10 +211,7 @@ def _write_picture(
     scores = text[:1] + others[:1]
     if not scores:
         return None
-    plots = {
-        name: draw_ladder(rungs, scores, looks, narrow="narrow" in name)
-        for name in ("ladder", "ladder-narrow")
-    }
+    plots = style.draw_adaptive("ladder", partial(draw_ladder, rungs, scores, looks))
     return Section("picture", "The ladder", {"learnt": scores}, plots)
 
 

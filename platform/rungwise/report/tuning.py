@@ -93,10 +93,7 @@ def list_untuned(searches: Sequence[Tuned], claims: ClaimsSummary) -> dict[str, 
 
 
 def write_tuning(
-    searches: Sequence[Tuned],
-    sweeps: Sequence[VariantSweep] = (),
-    *,
-    names: Iterable[str],
+    searches: Sequence[Tuned], sweeps: Sequence[VariantSweep] = (), *, names: Iterable[str]
 ) -> Section | None:
     """The section; None if nothing was tuned. `names` are all rungs or variants."""
     if not searches and not sweeps:

@@ -18,7 +18,6 @@ from rungwise.evaluation.suites.minimal_pairs import (
     sample_pairs,
 )
 from rungwise.models import ngram_model
-from rungwise.models import ngram_model as ngram_tables
 from rungwise.models.families import kneser_ney
 from rungwise.tokenizer import CLS_ID, SEP_ID
 from tests.toy_rungs import FIRST_WORD, toy_rung
@@ -52,7 +51,7 @@ def counted(order: int) -> ngram_model.NgramLanguageModel:
         [*(FIRST_WORD + WORDS.index(word) for word in line.split()), SEP_ID] for line in CORPUS
     ]
     offsets = np.cumsum([0, *map(len, texts)])
-    table = ngram_tables.count_ngrams(
+    table = ngram_model.count_ngrams(
         np.concatenate(texts).astype(np.uint16), offsets, order, CLS_ID
     )
     return kneser_ney.estimate_model(table, FIRST_WORD + len(WORDS), CLS_ID, HALVES)

@@ -385,8 +385,9 @@ def lengths(sentences: Sequence[Words], words: int) -> Examples:
 def content(sentences: Sequence[Words], words: int) -> Examples:
     """Class sentences by the only one in them of some words of middle frequency, behind as many
     that stand in more sentences."""
-    counts = Counter(word for each in sentences for word in {*each} if word.isalpha())
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    ranked = classifiers.by_frequency(
+        [word for each in sentences for word in {*each} if word.isalpha()]
+    )
     targets = {*ranked[words : 2 * words]}
     inside = [(each, targets.intersection(each)) for each in sentences]
     return [(each, min(matches)) for each, matches in inside if len(matches) == 1]
