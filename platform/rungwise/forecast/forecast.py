@@ -1,5 +1,5 @@
-"""Forecasts of a ladder: what each rung is worth now and after growth, or why nobody can tell; and at
-what cost of training one rung passes another.
+"""Forecasts of a ladder: what each rung is worth now and after growth, or why nobody can tell; and
+at what cost of training one rung passes another.
 
 In a backtest the largest budgets are hidden and foretold from the smaller ones. Three rivals say
 how much a forecast is worth: the last point, the log-linear line through the last two points, and,
@@ -139,14 +139,6 @@ class HiddenBudget:
     last: float  # rival: the largest seen budget's bits
     line: float  # rival: log-linear through the two largest seen
 
-    @property
-    def error(self) -> float:
-        return abs(self.foretold.median - self.actual)
-
-    @property
-    def times(self) -> float:
-        return self.budget / self.seen
-
 
 @dataclass(frozen=True)
 class Backtest:
@@ -154,8 +146,9 @@ class Backtest:
 
     cells: list[HiddenBudget]
 
-    def _median(self, error: Callable[[HiddenBudget], float]) -> float:
-        return median(map(error, self.cells)) if self.cells else float("nan")
+    def _median_error(self, value: Callable[[HiddenBudget], float]) -> float:
+        errors = [abs(value(cell) - cell.actual) for cell in self.cells]
+        return median(errors) if errors else float("nan")
 
     @property
     def coverage(self) -> float:
@@ -166,15 +159,15 @@ class Backtest:
     @property
     def error(self) -> float:
         """Median absolute error, in bits."""
-        return self._median(lambda cell: cell.error)
+        return self._median_error(lambda cell: cell.foretold.median)
 
     @property
     def last_error(self) -> float:
-        return self._median(lambda cell: abs(cell.last - cell.actual))
+        return self._median_error(lambda cell: cell.last)
 
     @property
     def line_error(self) -> float:
-        return self._median(lambda cell: abs(cell.line - cell.actual))
+        return self._median_error(lambda cell: cell.line)
 
     @property
     def order(self) -> float:
