@@ -117,14 +117,17 @@ def gather_questions(
         words = "To predict text" if column.metric == _BITS else f"By {name}"
         scores = {rung: cell.value for rung, cell in column.cells.items() if cell.exact}
         if scores and column.metric != "perplexity":
-            question = LadderQuestion(words, column.metric, scores, seconds, column.chosen)
             predicting = {
                 rung.name: rung.measure.seconds[column.suite]
                 for rung in rungs
                 if rung.name in scores and column.suite in rung.measure.seconds
             }
             predicted = "all held-out text" if column.metric == _BITS else f"all of {name}"
-            by_score.append(replace(question, predicting=predicting, predicted=predicted))
+            by_score.append(
+                LadderQuestion(
+                    words, column.metric, scores, seconds, column.chosen, predicting, predicted
+                )
+            )
     by_score.sort(key=lambda each: -len(each.scores))
     text = [each for each in by_score if each.metric == _BITS][:1]
     questions = [each for each in (*text, *by_task) if len(each.scores) > 1]

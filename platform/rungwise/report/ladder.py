@@ -307,9 +307,8 @@ def _write_suites(suites: Suites, looks: Looks) -> list[Section]:
             for each in blocks
             if each.panels
         }
-        csv = {f"{each.suite}-{name}": rows for each in blocks for name, rows in each.csv.items()}
         fields = {"blocks": blocks, "looks": looks}
-        result.append(Section("suites", title, fields, plots, csv, titled=True))
+        result.append(Section("suites", title, fields, plots, titled=True))
     return result
 
 

@@ -51,7 +51,7 @@ def new_strip(heights: Sequence[float], *, narrow: bool) -> tuple[Figure, list[A
 
 
 def draw_adaptive(name: str, draw: Callable[..., bytes | None]) -> dict[str, bytes | None]:
-    """Both pictures of the macro `adaptive`, of which browsers take one: `draw` takes `narrow`."""
+    """A picture, and a `narrow` one that telephones show instead, by name."""
     return {name: draw(narrow=False), f"{name}-narrow": draw(narrow=True)}
 
 

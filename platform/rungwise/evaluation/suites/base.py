@@ -123,7 +123,6 @@ def _split_by_text(values: NDArray[Any], encoded: Encoded) -> list[list[Any]]:
     return [part.tolist() for part in np.split(values, encoded.lengths.cumsum())[:-1]]
 
 
-Row = dict[str, Any]
 PSEUDO = "pseudo"  # the part of two-sided models
 NEW = "new text"  # ends the part of what is not in training, where a corpus keeps what is
 
@@ -284,15 +283,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class SuiteBlock:
-    """The part of a suite in a section of the page. `hint` is of the picture; `csv` are rows of
-    files beside the page."""
+    """The part of a suite in a section of the page. `hint` is of the picture."""
 
     suite: str
     words: str = ""
     tables: Sequence[ScoreTable] = ()
     panels: Sequence[Panel] = ()
     hint: str = ""
-    csv: Mapping[str, Sequence[Row]] = field(default_factory=dict)
 
 
 def read_entry(score: SuiteScore) -> TableEntry:
