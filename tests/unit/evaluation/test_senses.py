@@ -30,7 +30,7 @@ from tests.toy_rungs import Table, encoder_rung
 
 WORDS = ["[UNK]", "the", "bank", "river", "money", "of", "a", "by"]
 WORDPIECE = wordpiece({word: number for number, word in enumerate(WORDS)}, lowercase=True)
-TABLE = Table(len(WORDS))
+TABLE = Table(np.eye(len(WORDS)))
 
 
 class Planted:
@@ -189,7 +189,7 @@ class Before:
 
 
 def rung(encoder: Any) -> Any:
-    return encoder_rung(TEXTBOOK_PIECES, encoder, Table(len(TEXTBOOK_WORDS)))
+    return encoder_rung(TEXTBOOK_PIECES, encoder, Table(np.eye(len(TEXTBOOK_WORDS))))
 
 
 @pytest.fixture

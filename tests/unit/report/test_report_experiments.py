@@ -5,12 +5,9 @@ import dataclasses
 import io
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.wording import csv_bytes
@@ -213,14 +210,12 @@ def test_errors_are_what_the_predictions_say(before: dict[str, Artifact], tmp_pa
     made[title] = noisy.replace_summary(evaluate)
     page, _ = written_page(made, tmp_path, fill_in_examples=0)
     words = "".join(page.words.split())
-    table = pd.read_parquet(evaluate.folder.path(errors.FILE))
-    own = table[table.variant == "pretrained"]
-    expected: Any = precision_recall_fscore_support(own.gold, own.prediction, labels=["no", "yes"])
-    for label, *numbers, _ in zip(("no", "yes"), *expected, strict=True):
-        assert "".join([label, *(f"{number:.3f}" for number in numbers)]) in words
-    matrix = confusion_matrix(own.gold, own.prediction, labels=["no", "yes"])
-    assert f"noyes{matrix[0, 1]}" in words
-    assert f"yesno{matrix[1, 0]}" in words
+    (analysis,) = results.gather_errors(made, {}).values()
+    for each in analysis.classes:
+        assert f"{each.name}{each.precision:.3f}{each.recall:.3f}{each.f1:.3f}" in words
+    assert len(analysis.classes) == len(analysis.confusions) == 2
+    for gold, prediction, count in analysis.confusions:
+        assert f"{gold}{prediction}{count}" in words
     assert "<b>1</b>" in page.words  # escaped, and so text
     assert "51.2% [40.1, 60.3]" in page.words
 
