@@ -99,7 +99,7 @@ class LadderQuestion:
 
 
 def gather_questions(
-    rungs: Sequence[MeasuredRung], columns: Sequence[Column], comparison: VariantComparison | None
+    rungs: Sequence[MeasuredRung], columns: Sequence[Column], comparison: VariantComparison
 ) -> list[LadderQuestion]:
     """The questions that at least two candidates answer: the text, then every task; without any,
     the score that most rungs have."""
@@ -109,8 +109,7 @@ def gather_questions(
         workers = run.attempts[-1].workers if run and run.attempts else 1
         cost = max(rung.pretrain.seconds * workers, _LEAST_SECONDS)
         seconds |= dict.fromkeys((rung.name, *rung.also), cost)
-    tasks = [task.evaluation for task in (comparison.tasks if comparison else ())]
-    by_task = [_ask_task(each, seconds) for each in tasks]
+    by_task = [_ask_task(task.evaluation, seconds) for task in comparison.tasks]
     by_score = []
     for column in columns:
         name = f"{column.name}, {column.under}" if column.under else column.name

@@ -68,19 +68,15 @@ def write_ladder(
         replace(rung, name=names[rung.name], also=tuple(names[each] for each in rung.also))
         for rung in rungs
     ]
-    all_names = [rung.name for rung in rungs]
-    if comparison:
-        comparison = rename_variants(comparison, names)
-        all_names += [*comparison.variants, *comparison.rivals]
+    comparison = rename_variants(comparison, names)
+    all_names = [rung.name for rung in rungs] + [*comparison.variants, *comparison.rivals]
     looks = {name: series(place) for place, name in enumerate(dict.fromkeys(all_names))}
-    if comparison:
-        comparison = replace(comparison, looks=looks)
+    comparison = replace(comparison, looks=looks)
     judgement = rename_variants(ClaimsSummary.of(inputs["claims"]), names)
     searches = tuning.gather_searches(inputs, looks, names)
     tuned_on_text = frozenset(each.rung for each in searches if each.summary.on_held_out)
-    tasks = comparison.tasks if comparison else ()
     suites = _gather_suites(rungs)
-    evaluations = [task.evaluation for task in tasks]
+    evaluations = [task.evaluation for task in comparison.tasks]
     columns = _gather_columns(suites, judgement.averages, evaluations, tuned_on_text)
     questions = gather_questions(rungs, columns, comparison)
     more = gather_forecast(inputs, names)
@@ -148,7 +144,6 @@ def gather_rungs(
         artifact = inputs[title]
         seeds = tuple(inputs[each] for each in titles[title])
         pretrain = input_artifact(artifact, "pretrain", inputs)
-        assert pretrain is not None, f"the pretraining of {name} is not among the stages"
         tokenizer = artifact.record["inputs"]["tokenizer"]["fingerprint"]
         summaries = PretrainSummary.of(pretrain), seeds, merge_seeds(seeds), tokenizer
         rungs.append(MeasuredRung(name, tuple(also), *summaries))

@@ -72,8 +72,9 @@ def gather_sweeps(inputs: Mapping[str, Artifact], names: Mapping[str, str]) -> l
     for artifact in select_stage(inputs, "evaluate").values():
         evaluation = EvaluateSummary.of(artifact)
         for variant in evaluation.variants:
-            sweep = input_artifact(artifact, input_name("sweep", variant), inputs)
-            if evaluation.budget is None and sweep is not None:
+            title = input_name("sweep", variant)
+            if evaluation.budget is None and title in artifact.record["inputs"]:
+                sweep = input_artifact(artifact, title, inputs)
                 summary, settings = SweepSummary.of(sweep), sweep.record["config"]["sweep"]
                 name, again = names[variant], fmean(evaluation.scores(variant, "validation"))
                 sweeps.append(VariantSweep(evaluation.task, name, summary, settings, again))
