@@ -30,10 +30,10 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import UserError
 from rungwise.core.stages.stage import Stage
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.forecast.forecast import POINT
 from rungwise.pipeline.experiment import plan_experiment, resolve_variants
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import run as run_workflow
+from rungwise.report.forecast import POINT
 from rungwise.training.summary import PretrainSummary
 
 Row = dict[str, Any]

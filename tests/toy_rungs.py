@@ -13,8 +13,11 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.sentences import WORD_TABLES
+from rungwise.models import ngram_model
+from rungwise.models.families import kneser_ney
 from rungwise.models.families.gpt import GptConfig
-from rungwise.tokenizer import FILE, SPECIAL_TOKENS, WordConfig
+from rungwise.models.ngram_model import NgramLanguageModel
+from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, SPECIAL_TOKENS, WordConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.training import from_counts
 from tests.conftest import SPECIAL_IDS
@@ -50,14 +53,24 @@ def toy_rung(
     return rung
 
 
+def counted(words: Sequence[str], lines: Sequence[str], order: int) -> NgramLanguageModel:
+    """An n-gram model of lines, by word, with the ids of `toy_rung`."""
+    texts = [[*(FIRST_WORD + words.index(word) for word in line.split()), SEP_ID] for line in lines]
+    ids, offsets = np.concatenate(texts).astype(np.uint16), np.cumsum([0, *map(len, texts)])
+    table = ngram_model.count_ngrams(ids, offsets, order, CLS_ID)
+    smoothing = kneser_ney.Smoothing((0.5, 1.0, 1.5))
+    return kneser_ney.estimate_model(table, FIRST_WORD + len(words), CLS_ID, smoothing)
+
+
 class Table:
-    """Static vectors: one axis a word."""
+    """`WordVectors` of an array (V, D)."""
 
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
+    def __init__(self, rows: Any) -> None:
+        self._rows = np.asarray(rows, np.float32)
+        self.vocab_size = len(self._rows)
 
-    def vectors(self, ids: list[int]) -> NDArray[np.float32]:
-        return np.eye(self.vocab_size, dtype=np.float32)[ids]
+    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        return self._rows[list(ids)]
 
 
 def encoder_rung(

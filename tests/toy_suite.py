@@ -41,6 +41,4 @@ class LettersSuite(Suite):
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
         panels = make_layer_panels(rungs, name, "nobody")
-        return SuiteBlock(
-            name, "Even or odd?", panels=panels, csv={"words": [{"word": w} for w in WORDS]}
-        )
+        return SuiteBlock(name, "Even or odd?", panels=panels)

@@ -1,5 +1,5 @@
-"""Forecasts of a ladder: what each rung is worth now and after growth, or why nobody can tell; at
-what cost of training one rung passes another, and which of them to take.
+"""Forecasts of a ladder: what each rung is worth now and after growth, or why nobody can tell; and
+at what cost of training one rung passes another.
 
 In a backtest the largest budgets are hidden and foretold from the smaller ones. Three rivals say
 how much a forecast is worth: the last point, the log-linear line through the last two points, and,
@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 from statistics import fmean, median
-from typing import Literal
 
 import numpy as np
 
@@ -140,14 +139,6 @@ class HiddenBudget:
     last: float  # rival: the largest seen budget's bits
     line: float  # rival: log-linear through the two largest seen
 
-    @property
-    def error(self) -> float:
-        return abs(self.foretold.median - self.actual)
-
-    @property
-    def times(self) -> float:
-        return self.budget / self.seen
-
 
 @dataclass(frozen=True)
 class Backtest:
@@ -155,8 +146,9 @@ class Backtest:
 
     cells: list[HiddenBudget]
 
-    def _median(self, error: Callable[[HiddenBudget], float]) -> float:
-        return median(map(error, self.cells)) if self.cells else float("nan")
+    def _median_error(self, value: Callable[[HiddenBudget], float]) -> float:
+        errors = [abs(value(cell) - cell.actual) for cell in self.cells]
+        return median(errors) if errors else float("nan")
 
     @property
     def coverage(self) -> float:
@@ -167,15 +159,15 @@ class Backtest:
     @property
     def error(self) -> float:
         """Median absolute error, in bits."""
-        return self._median(lambda cell: cell.error)
+        return self._median_error(lambda cell: cell.foretold.median)
 
     @property
     def last_error(self) -> float:
-        return self._median(lambda cell: abs(cell.last - cell.actual))
+        return self._median_error(lambda cell: cell.last)
 
     @property
     def line_error(self) -> float:
-        return self._median(lambda cell: abs(cell.line - cell.actual))
+        return self._median_error(lambda cell: cell.line)
 
     @property
     def order(self) -> float:
@@ -277,7 +269,6 @@ def describe_backtest(tested: Backtest) -> str:
 
 STEPS = 240  # places of the grid of seconds, evenly spaced in logarithms
 LIKELY = 0.5  # a crossing whose median lies within the limit is one that is foretold
-BITS, POINT = 0.02, 0.01  # margins of advice: bits per byte, a share of correct answers
 _UNITS = (("core-hours", 3600.0), ("core-minutes", 60.0), ("core-seconds", 1.0))
 _ROUND = 2.0  # of a unit, from which on it is used
 
@@ -369,39 +360,3 @@ def describe_crossing(crossing: Crossing, names: Mapping[str, str]) -> str:
         for value in (crossing.seconds.median, crossing.seconds.low, crossing.seconds.high)
     )
     return f"{passing} passes {passed} at {median} [{low}, {high}] {unit}"
-
-
-@dataclass(frozen=True)
-class PricedModel:
-    """A rung, or a rival without pretraining, with its score and its price in core-seconds."""
-
-    name: str
-    score: float
-    seconds: float
-    draws: Array | None = None  # of the score, drawn jointly with the other candidates'
-
-
-@dataclass(frozen=True)
-class Advice:
-    """Which candidate to take; `times` is what the best costs more. `chance` is the share of draws
-    in which the choice is within the margin of the best; None without draws."""
-
-    choice: PricedModel
-    best: PricedModel
-    times: float
-    chance: float | None
-
-
-def advise(
-    candidates: Sequence[PricedModel], margin: float, better: Literal["lower", "higher"]
-) -> Advice:
-    """Choose the cheapest candidate whose score is within `margin` of the best score."""
-    sign = 1.0 if better == "lower" else -1.0
-    best = min(candidates, key=lambda one: (sign * one.score, one.seconds))
-    near = [one for one in candidates if sign * (one.score - best.score) <= margin]
-    choice = min(near, key=lambda one: (one.seconds, sign * one.score))
-    draws = [sign * one.draws for one in candidates if one.draws is not None]
-    chance = None
-    if choice.draws is not None and len(draws) == len(candidates):
-        chance = float(np.mean(sign * choice.draws - np.min(draws, axis=0) <= margin))
-    return Advice(choice, best, best.seconds / choice.seconds, chance)

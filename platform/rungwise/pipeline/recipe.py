@@ -37,7 +37,7 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.instances.summary import InstancesConfig
 from rungwise.models.config import DEFAULT_KIND, ModelConfig
 from rungwise.report.stage import ReportConfig
-from rungwise.serving.hugging_face import load_config, weights_folder
+from rungwise.serving.hugging_face import load_config
 from rungwise.serving.stage import RegistryConfig
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tasks.stage import TaskTextConfig
@@ -385,7 +385,7 @@ def _with_initial(data: dict[str, Any]) -> dict[str, Any]:
                 "pretrain.initial: expected a folder on this machine that save_pretrained of "
                 f"transformers has written, or a model of the hub, ORG/NAME; found {initial!r}"
             )
-        of_weights = load_config(weights_folder(initial, config_only=True)).model_dump(mode="json")
+        of_weights = load_config(initial).model_dump(mode="json")
         for key, value in model.items():
             if key in of_weights and key not in NOT_OF_WEIGHTS and value != of_weights[key]:
                 raise ConfigError(

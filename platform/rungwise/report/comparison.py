@@ -4,7 +4,6 @@ by the layers that tasks learnt to weigh."""
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,29 +33,15 @@ _TRIVIAL = "best trivial baseline"
 _CellT = TypeVar("_CellT", TaskScore, RowDifference)
 
 
-def write_comparison(comparison: VariantComparison | None) -> Section | None:
+def write_comparison(comparison: VariantComparison) -> Section | None:
     """The section task by task; None if nothing was evaluated."""
-    if comparison is None:
+    if not comparison.tasks:
         return None
-    fields = {"comparison": comparison, "judge": judge, "selections": selections, "cuts": cuts}
-    fields |= {"costs": costs(comparison)}
+    fields = {"comparison": comparison, "judge": judge, "cuts": cuts}
+    fields["costs"] = costs(comparison)
     plots = {f"scores-{task.name}": draw_scores(task, comparison) for task in comparison.tasks}
     csv = {"seeds": _seed_rows(comparison)}
     return Section("comparison", "Comparison", fields, plots, csv)
-
-
-def selections(*tasks: TaskResult) -> list[Row]:
-    """For each swept variant, the validation score that selected its settings, and its validation
-    and test scores with new seeds."""
-    rows = []
-    for task in tasks:
-        for name, variant in task.evaluation.variants.items():
-            if selection := variant.selection:
-                validation = fmean(task.evaluation.scores(name, "validation"))
-                test = variant.estimates[task.metric].mean
-                new = {"validation": validation, "test": test, "lost": validation - selection.score}
-                rows.append({"variant": name, **selection.model_dump(), **new})
-    return rows
 
 
 def cuts(task: TaskResult) -> list[Row]:
@@ -132,7 +117,6 @@ def gather_errors(
         if evaluation.budget is not None or not artifact.folder.exists(errors.FILE):
             continue
         data = input_artifact(artifact, "task", inputs)
-        assert data is not None, f"the task {evaluation.task} is not among the stages"
         kind, first = task_kind(TaskSummary.of(data).info), next(iter(evaluation.variants))
         if not kind.numeric:
             rows = errors.read_predictions(artifact.folder)
@@ -149,7 +133,7 @@ def write_errors(inputs: Mapping[str, Artifact], names: Mapping[str, str]) -> Se
 
 def write_table(
     inputs: Mapping[str, Artifact],
-    comparison: VariantComparison | None,
+    comparison: VariantComparison,
     names: Mapping[str, str],
     *,
     is_ladder: bool = False,
@@ -157,7 +141,7 @@ def write_table(
     """The section of the table stage, on a ladder with the scores and not the steps alone; None
     without one. `names` are those of variants on the page, where they differ."""
     stage = next(iter(select_stage(inputs, "table").values()), None)
-    if stage is None or comparison is None:
+    if stage is None:
         return None
     table = rename_variants(TableSummary.of(stage), names)
     # The difference of two variants stands in the comparison.
@@ -180,10 +164,10 @@ def _group_by_variant(cells: Iterable[_CellT]) -> dict[str, dict[str, _CellT]]:
     return groups
 
 
-def write_budgets(comparison: VariantComparison | None) -> Section | None:
+def write_budgets(comparison: VariantComparison) -> Section | None:
     """The score of every variant by the number of labelled examples; None for a single number."""
-    tasks = [task for task in (comparison.tasks if comparison else ()) if len(task.by_budget) > 1]
-    if comparison is None or not tasks:
+    tasks = [task for task in comparison.tasks if len(task.by_budget) > 1]
+    if not tasks:
         return None
     looks = {**comparison.looks, _TRIVIAL: Series(MUTED, "", "--")}
     plots = {"budgets": style.draw_panels([_plot_budgets(task) for task in tasks], looks)}
@@ -226,11 +210,9 @@ def _plot_budgets(task: TaskResult) -> Panel:
     )
 
 
-def write_mix(comparison: VariantComparison | None) -> Section | None:
+def write_mix(comparison: VariantComparison) -> Section | None:
     """The weight of every layer, embeddings first, means over seeds with the standard deviation;
     None if no task learnt to mix layers."""
-    if comparison is None:
-        return None
     panels = []
     for task in comparison.tasks:
         lines: dict[str, list[Point]] = {}

@@ -40,10 +40,10 @@ def judge(difference: PairedDifference) -> str:
     return name if both.low > 0 or both.high < 0 else f"{name}{_ONLY_SEEDS}"
 
 
-def judge_tasks(comparison: VariantComparison | None) -> tuple[str, str]:
+def judge_tasks(comparison: VariantComparison) -> tuple[str, str]:
     """A sentence with the verdict on the first variant of every task against its second, and the
     verdict in a word if all tasks have the same; "" if no task has two."""
-    if comparison is None or not comparison.paired_tasks:
+    if not comparison.paired_tasks:
         return "", ""
     by_pair: dict[tuple[str, str], list[str]] = {}
     for task in comparison.paired_tasks:
@@ -105,10 +105,10 @@ def sum_up(verdicts: Sequence[str], first: str, second: str) -> str:
     return f"{'; '.join(parts)}.{but}"
 
 
-def describe_scores(comparison: VariantComparison | None) -> list[str]:
+def describe_scores(comparison: VariantComparison) -> list[str]:
     """A sentence for each task on the score of its first variant, beside the best blind guess."""
     sentences = []
-    for task in comparison.tasks if comparison else ():
+    for task in comparison.tasks:
         name, variant = next(iter(task.evaluation.variants.items()))
         estimate = variant.estimates[task.metric]
         sentence = (

@@ -3,6 +3,7 @@ rivals without pretraining among them; and what curves over the cost of training
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -16,13 +17,8 @@ from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Column, MeasuredRung, Panel, plot_estimate
 from rungwise.evaluation.suites.items import METRICS
 from rungwise.forecast.forecast import (
-    BITS,
-    POINT,
-    Advice,
     Crossing,
-    PricedModel,
     RungForecast,
-    advise,
     backtest,
     describe_backtest,
     describe_crossing,
@@ -41,6 +37,7 @@ _CURVES, _CROSSINGS = 6, 6  # at most
 _PLACES = 60  # of a curve
 _HEIGHT = 4.0  # inches of a panel
 _BITS = "bits_per_byte"
+BITS, POINT = 0.02, 0.01  # margins of advice: bits per byte, a share of correct answers
 _LEAST_SECONDS = 0.1  # of a model that is fitted in less
 _GROWTHS = {
     "ten times the time, the same text": Increase(TIMES, 1.0),
@@ -63,36 +60,46 @@ class LadderQuestion:
     predicted: str = ""
 
     @property
-    def advice(self) -> Advice:
-        candidates = [
-            PricedModel(name, score.mean, self.seconds[name]) for name, score in self.scores.items()
-        ]
+    def best(self) -> str:
+        """The candidate with the best score, the cheapest of equals."""
+        return min(self.scores, key=lambda name: (self._loss(name), self.seconds[name]))
+
+    @property
+    def choice(self) -> str:
+        """The cheapest candidate whose score is within a margin of the best."""
+        margin, least = BITS if self._lower_is_better else POINT, self._loss(self.best)
+        near = [name for name in self.scores if self._loss(name) - least <= margin]
+        return min(near, key=lambda name: (self.seconds[name], self._loss(name)))
+
+    @property
+    def _lower_is_better(self) -> bool:
         # A task is judged by what is higher where it is better.
-        lower = self.metric in METRICS and not METRICS[self.metric].higher_is_better
-        margin = BITS if lower else POINT
-        return advise(candidates, margin, "lower" if lower else "higher")
+        return self.metric in METRICS and not METRICS[self.metric].higher_is_better
+
+    def _loss(self, name: str) -> float:
+        mean = self.scores[name].mean
+        return mean if self._lower_is_better else -mean
 
     def sentence(self) -> str:
         """`To predict text, take 3-gram: 1.41 bits per byte after 4 s of a core, the best of 7.`"""
-        advice = self.advice
-        choice, best = advice.choice, advice.best
-        cost = formats.duration(max(choice.seconds, 1.0), 0)
-        text = (
-            f"{self.words}, take {choice.name}: {self._write_score(choice)} after {cost} of a core"
-        )
-        if best is choice:
+        choice, best = self.choice, self.best
+        cost = formats.duration(max(self.seconds[choice], 1.0), 0)
+        text = f"{self.words}, take {choice}: {self._write_score(choice)} after {cost} of a core"
+        if best == choice:
             return f"{text}, the best of {len(self.scores)}."
-        times = f"{advice.times:.0f} times as much" if advice.times >= 2 else "about as much"
-        return f"{text}; {best.name} has {self._write_score(best)} and costs {times}."
+        ratio = self.seconds[best] / self.seconds[choice]
+        times = f"{ratio:.0f} times as much" if ratio >= 2 else "about as much"
+        return f"{text}; {best} has {self._write_score(best)} and costs {times}."
 
-    def _write_score(self, model: PricedModel) -> str:
-        score = f"{formats.score(model.score, self.metric)} {formats.metric_name(self.metric)}"
-        mark = "(settings chosen on this text)" if model.name in self.chosen else ""
+    def _write_score(self, name: str) -> str:
+        value = formats.score(self.scores[name].mean, self.metric)
+        score = f"{value} {formats.metric_name(self.metric)}"
+        mark = "(settings chosen on this text)" if name in self.chosen else ""
         return f"{score} {mark}".strip()
 
 
 def gather_questions(
-    rungs: Sequence[MeasuredRung], columns: Sequence[Column], comparison: VariantComparison | None
+    rungs: Sequence[MeasuredRung], columns: Sequence[Column], comparison: VariantComparison
 ) -> list[LadderQuestion]:
     """The questions that at least two candidates answer: the text, then every task; without any,
     the score that most rungs have."""
@@ -102,22 +109,24 @@ def gather_questions(
         workers = run.attempts[-1].workers if run and run.attempts else 1
         cost = max(rung.pretrain.seconds * workers, _LEAST_SECONDS)
         seconds |= dict.fromkeys((rung.name, *rung.also), cost)
-    tasks = [task.evaluation for task in (comparison.tasks if comparison else ())]
-    by_task = [_ask_task(each, seconds) for each in tasks]
+    by_task = [_ask_task(task.evaluation, seconds) for task in comparison.tasks]
     by_score = []
     for column in columns:
         name = f"{column.name}, {column.under}" if column.under else column.name
         words = "To predict text" if column.metric == _BITS else f"By {name}"
         scores = {rung: cell.value for rung, cell in column.cells.items() if cell.exact}
         if scores and column.metric != "perplexity":
-            question = LadderQuestion(words, column.metric, scores, seconds, column.chosen)
             predicting = {
                 rung.name: rung.measure.seconds[column.suite]
                 for rung in rungs
                 if rung.name in scores and column.suite in rung.measure.seconds
             }
             predicted = "all held-out text" if column.metric == _BITS else f"all of {name}"
-            by_score.append(replace(question, predicting=predicting, predicted=predicted))
+            by_score.append(
+                LadderQuestion(
+                    words, column.metric, scores, seconds, column.chosen, predicting, predicted
+                )
+            )
     by_score.sort(key=lambda each: -len(each.scores))
     text = [each for each in by_score if each.metric == _BITS][:1]
     questions = [each for each in (*text, *by_task) if len(each.scores) > 1]
@@ -173,10 +182,7 @@ def write_advice(
         for each in questions
         for name, score in each.scores.items()
     ]
-    plots = {
-        name: style.draw_panels(panels, looks, columns=2, narrow="narrow" in name)
-        for name in ("advice", "advice-narrow")
-    }
+    plots = style.draw_adaptive("advice", partial(style.draw_panels, panels, looks, columns=2))
     fields = {"questions": questions}
     return Section("advice", "Which to take", fields, plots, {"advice": rows})
 
@@ -250,10 +256,7 @@ def write_forecast(ladder: LadderForecast, looks: Mapping[str, Series]) -> Secti
         "refusals": {rung.rung: rung.refusal for rung in same_text if rung.refusal},
         "backtest": describe_backtest(backtest(points)),
     }
-    plots = {
-        name: _draw(points, tables, crossings, looks, narrow="narrow" in name)
-        for name in ("forecast", "forecast-narrow")
-    }
+    plots = style.draw_adaptive("forecast", partial(_draw, points, tables, crossings, looks))
     csv = {"forecast": [row for each in rows.values() for row in each]}
     return Section("forecast", "With more time or text", fields, plots, csv)
 

@@ -79,8 +79,8 @@ def points(share: float) -> str:
     return f"{100 * share:+.1f}".replace("-", _MINUS)
 
 
-def format_signed(value: float, digits: int = 2) -> str:
-    return f"{value:+.{digits}f}".replace("-", _MINUS)
+def format_signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", _MINUS)
 
 
 def number(value: float, digits: int = 0) -> str:

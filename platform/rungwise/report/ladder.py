@@ -4,6 +4,7 @@ did not measure has no section. Its claims stand with how far luck may explain t
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 from rungwise.core.stages.artifact import Artifact
@@ -67,19 +68,15 @@ def write_ladder(
         replace(rung, name=names[rung.name], also=tuple(names[each] for each in rung.also))
         for rung in rungs
     ]
-    all_names = [rung.name for rung in rungs]
-    if comparison:
-        comparison = rename_variants(comparison, names)
-        all_names += [*comparison.variants, *comparison.rivals]
+    comparison = rename_variants(comparison, names)
+    all_names = [rung.name for rung in rungs] + [*comparison.variants, *comparison.rivals]
     looks = {name: series(place) for place, name in enumerate(dict.fromkeys(all_names))}
-    if comparison:
-        comparison = replace(comparison, looks=looks)
+    comparison = replace(comparison, looks=looks)
     judgement = rename_variants(ClaimsSummary.of(inputs["claims"]), names)
     searches = tuning.gather_searches(inputs, looks, names)
     tuned_on_text = frozenset(each.rung for each in searches if each.summary.on_held_out)
-    tasks = comparison.tasks if comparison else ()
     suites = _gather_suites(rungs)
-    evaluations = [task.evaluation for task in tasks]
+    evaluations = [task.evaluation for task in comparison.tasks]
     columns = _gather_columns(suites, judgement.averages, evaluations, tuned_on_text)
     questions = gather_questions(rungs, columns, comparison)
     more = gather_forecast(inputs, names)
@@ -123,7 +120,7 @@ def write_ladder(
         ],
     )
     summary = write_page(page, config.title, inputs, recipe, output)
-    choice = questions[0].advice.choice.name if questions else None
+    choice = questions[0].choice if questions else None
     recommended = [
         rung.measured[0].record["inputs"]["pretrain"]["fingerprint"]
         for rung in rungs
@@ -147,7 +144,6 @@ def gather_rungs(
         artifact = inputs[title]
         seeds = tuple(inputs[each] for each in titles[title])
         pretrain = input_artifact(artifact, "pretrain", inputs)
-        assert pretrain is not None, f"the pretraining of {name} is not among the stages"
         tokenizer = artifact.record["inputs"]["tokenizer"]["fingerprint"]
         summaries = PretrainSummary.of(pretrain), seeds, merge_seeds(seeds), tokenizer
         rungs.append(MeasuredRung(name, tuple(also), *summaries))
@@ -210,10 +206,7 @@ def _write_picture(
     scores = text[:1] + others[:1]
     if not scores:
         return None
-    plots = {
-        name: draw_ladder(rungs, scores, looks, narrow="narrow" in name)
-        for name in ("ladder", "ladder-narrow")
-    }
+    plots = style.draw_adaptive("ladder", partial(draw_ladder, rungs, scores, looks))
     return Section("picture", "The ladder", {"learnt": scores}, plots)
 
 
@@ -309,9 +302,8 @@ def _write_suites(suites: Suites, looks: Looks) -> list[Section]:
             for each in blocks
             if each.panels
         }
-        csv = {f"{each.suite}-{name}": rows for each in blocks for name, rows in each.csv.items()}
         fields = {"blocks": blocks, "looks": looks}
-        result.append(Section("suites", title, fields, plots, csv, titled=True))
+        result.append(Section("suites", title, fields, plots, titled=True))
     return result
 
 

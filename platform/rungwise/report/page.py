@@ -59,8 +59,8 @@ class Section:
 @dataclass(frozen=True)
 class Page:
     """A page of a `kind`, report or ladder, that a `workflow` ends with. `lede` are its verdicts,
-    which look as `standing` says and are the headline of the run unless it has another; `budget` is
-    the size at which they hold. None stands for a section of stages that are missing."""
+    which look as `standing` says and are the headline of the run; `budget` is the size at which
+    they hold. None stands for a section of stages that are missing."""
 
     kind: str
     file: str
@@ -69,7 +69,6 @@ class Page:
     sections: Sequence[Section | None]
     standing: str = ""
     budget: str = ""
-    headline: str = ""
 
 
 def environment() -> jinja2.Environment:
@@ -107,7 +106,7 @@ def write_page(
     files = {name: text.encode("utf-8") for name, text in texts.items()} | plots | csv
     for name, data in files.items():
         output.write_bytes(name, data)
-    headline = page.headline or " ".join(page.lede) or "no model has a score"
+    headline = " ".join(page.lede) or "no model has a score"
     return ReportSummary(page=page.file, show=tuple(files), headline=headline)
 
 
@@ -122,7 +121,6 @@ def list_registered(inputs: Mapping[str, Artifact]) -> Registered:
     models = []
     for artifact in select_stage(inputs, "register").values():
         evaluate = input_artifact(artifact, "evaluate", inputs)
-        assert evaluate is not None, "what registers a model has its evaluation before it"
         models.append((RegisterSummary.of(artifact), EvaluateSummary.of(evaluate)))
     return models
 

@@ -16,7 +16,6 @@ from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.models.losses.objectives import Objective
 from rungwise.report import findings, formats, style, tuning
 from rungwise.report.comparison import (
-    selections,
     write_budgets,
     write_comparison,
     write_errors,
@@ -52,10 +51,9 @@ def write_report(
 ) -> ReportSummary:
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
     pretrain, comparison = PretrainSummary.of(inputs["pretrain"]), gather_comparison(inputs)
-    variants = name_variants(comparison, inputs)
-    if comparison:
-        looks = {variants.get(name, name): look for name, look in comparison.looks.items()}
-        comparison = replace(rename_variants(comparison, variants), looks=looks)
+    variants = name_variants(inputs)
+    looks = {variants.get(name, name): look for name, look in comparison.looks.items()}
+    comparison = replace(rename_variants(comparison, variants), looks=looks)
     objective = pretrain.model.objective(pretrain.objective)
     examples = gather_examples(
         inputs["pretrain"],
@@ -68,19 +66,17 @@ def write_report(
     )
     verdict, standing = findings.judge_tasks(comparison)
     learnt = findings.describe_learning(pretrain, objective)
-    tasks = comparison.tasks if comparison else ()
+    tasks, names = comparison.tasks, comparison.variants
     wins = [findings.describe_rival(task) for task in tasks if task.rival_wins]
     losses = [findings.describe_rival(task) for task in tasks if len(tasks) == 1 and not wins]
     verdicts = [verdict] if verdict else findings.describe_scores(comparison)
     guesses = findings.describe_guesses(pretrain, objective, examples.baseline)
-    looks = comparison.looks if comparison else {}
-    names = comparison.variants if comparison else ()
     searches = tuning.gather_searches(inputs, looks, variants)
     luck = findings.describe_luck(len(tasks[0].evaluation.seeds)) if tasks else ""
     reading = {"comparison": comparison, "searches": searches, "luck": luck, "claims": ()}
     registered = rename_variants(tuple(list_registered(inputs)), variants)
     recipe = recipe_text(context.recipe)
-    workflow = "finetune" if comparison else "pretrain"
+    workflow = "finetune" if tasks else "pretrain"
     training = {
         "objective": objective,
         "pretrain": pretrain,
@@ -114,16 +110,11 @@ def write_report(
             write_table(inputs, comparison, variants),
             write_budgets(comparison),
             write_mix(comparison),
-            tuning.write_tuning(
-                searches,
-                tuning.gather_sweeps(inputs, variants),
-                names=names,
-                lost=[row["lost"] for row in selections(*tasks)],
-            ),
+            tuning.write_tuning(searches, tuning.gather_sweeps(inputs, variants), names=names),
             write_loss(pretrain, training | loss),
             *write_examples(examples, pretrain, inputs.get("instances")),
             write_speed(pretrain),
-            Section("reading", READING, reading) if comparison or searches else None,
+            Section("reading", READING, reading) if tasks or searches else None,
             write_origin(inputs, recipe, workflow, registered, pretrain),
         ],
     )

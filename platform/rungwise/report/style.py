@@ -4,7 +4,7 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -48,6 +48,11 @@ def new_strip(heights: Sequence[float], *, narrow: bool) -> tuple[Figure, list[A
         figure = new_figure(WIDE, max(heights))
         panels = figure.subplots(1, len(heights), squeeze=False)
     return figure, list(panels.flat)
+
+
+def draw_adaptive(name: str, draw: Callable[..., bytes | None]) -> dict[str, bytes | None]:
+    """A picture, and a `narrow` one that telephones show instead, by name."""
+    return {name: draw(narrow=False), f"{name}-narrow": draw(narrow=True)}
 
 
 def dress(

@@ -44,12 +44,14 @@ class Tuned:
 
 @dataclass(frozen=True)
 class VariantSweep:
-    """The sweep of one variant on one task. `settings` is the sweep block of the recipe."""
+    """The sweep of one variant on one task. `settings` is the sweep block of the recipe, `again`
+    the mean validation score of the winner with new seeds."""
 
     task: str
     variant: str
     summary: SweepSummary
     settings: Mapping[str, Any]
+    again: float
 
 
 def gather_searches(
@@ -70,10 +72,12 @@ def gather_sweeps(inputs: Mapping[str, Artifact], names: Mapping[str, str]) -> l
     for artifact in select_stage(inputs, "evaluate").values():
         evaluation = EvaluateSummary.of(artifact)
         for variant in evaluation.variants:
-            sweep = input_artifact(artifact, input_name("sweep", variant), inputs)
-            if evaluation.budget is None and sweep is not None:
+            title = input_name("sweep", variant)
+            if evaluation.budget is None and title in artifact.record["inputs"]:
+                sweep = input_artifact(artifact, title, inputs)
                 summary, settings = SweepSummary.of(sweep), sweep.record["config"]["sweep"]
-                sweeps.append(VariantSweep(evaluation.task, names[variant], summary, settings))
+                name, again = names[variant], fmean(evaluation.scores(variant, "validation"))
+                sweeps.append(VariantSweep(evaluation.task, name, summary, settings, again))
     return sweeps
 
 
@@ -90,14 +94,9 @@ def list_untuned(searches: Sequence[Tuned], claims: ClaimsSummary) -> dict[str, 
 
 
 def write_tuning(
-    searches: Sequence[Tuned],
-    sweeps: Sequence[VariantSweep] = (),
-    *,
-    names: Iterable[str],
-    lost: Sequence[float] = (),
+    searches: Sequence[Tuned], sweeps: Sequence[VariantSweep] = (), *, names: Iterable[str]
 ) -> Section | None:
-    """The section; None if nothing was tuned. `names` are all rungs or variants, `lost` what the
-    winner of each sweep lost with new seeds."""
+    """The section; None if nothing was tuned. `names` are all rungs or variants."""
     if not searches and not sweeps:
         return None
     tuned = {each.rung for each in searches}
@@ -106,7 +105,7 @@ def write_tuning(
         "describe_values": describe_values,
         "sweeps": sweeps,
         "untuned": list_first([name for name in names if name not in tuned], _NAMED),
-        "lost": fmean(lost) if lost else None,
+        "lost": fmean(each.again - each.summary.best_score for each in sweeps) if sweeps else None,
     }
     plots = {"expected_best": _draw_expected(searches) if searches else None}
     return Section("tuning", "Tuning", fields, plots)

@@ -102,21 +102,18 @@ class VariantComparison:
         return max(each.pretrainings(name) for each in evaluations for name in each.variants)
 
 
-def gather_comparison(inputs: Mapping[str, Artifact]) -> VariantComparison | None:
-    """Collect the evaluations of a run; None if there are none."""
+def gather_comparison(inputs: Mapping[str, Artifact]) -> VariantComparison:
+    """Collect the evaluations of a run, which may have none."""
     artifacts = select_stage(inputs, "evaluate").values()
     evaluations = [EvaluateSummary.of(artifact) for artifact in artifacts]
-    if not evaluations:
-        return None
     tasks = []
     for artifact, whole in zip(artifacts, evaluations, strict=True):
         if whole.budget is not None:
             continue
         same = [each for each in evaluations if each.task == whole.task]
         same.sort(key=lambda each: (each.examples.train, each.budget is None))
-        data = input_artifact(artifact, "task", inputs)
-        assert data is not None, f"the task {whole.task} is not among the stages"
-        tasks.append(TaskResult(whole.task, TaskSummary.of(data), whole, tuple(same)))
+        task = TaskSummary.of(input_artifact(artifact, "task", inputs))
+        tasks.append(TaskResult(whole.task, task, whole, tuple(same)))
     # A task may use only some of the variants.
     variants = tuple(dict.fromkeys(name for task in tasks for name in task.evaluation.variants))
     rivals = tuple(dict.fromkeys(name for task in tasks for name in task.evaluation.rivals))
@@ -129,27 +126,21 @@ def select_stage(inputs: Mapping[str, Artifact], stage: str) -> dict[str, Artifa
     return {title: artifact for title, artifact in inputs.items() if artifact.stage == stage}
 
 
-def input_artifact(
-    artifact: Artifact, name: str, inputs: Mapping[str, Artifact]
-) -> Artifact | None:
+def input_artifact(artifact: Artifact, name: str, inputs: Mapping[str, Artifact]) -> Artifact:
     """The stage of the run that is the input `name` of `artifact`, by its fingerprint, since tasks
-    that share a stage have it under one title; None if there is none."""
-    source = artifact.record["inputs"].get(name)
-    if source is None:
-        return None
-    return next((a for a in inputs.values() if a.fingerprint == source["fingerprint"]), None)
+    that share a stage have it under one title. Raises KeyError without such an input."""
+    fingerprint = artifact.record["inputs"][name]["fingerprint"]
+    return next(each for each in inputs.values() if each.fingerprint == fingerprint)
 
 
-def name_variants(
-    comparison: VariantComparison | None, inputs: Mapping[str, Artifact]
-) -> dict[str, str]:
+def name_variants(inputs: Mapping[str, Artifact]) -> dict[str, str]:
     """The names of a run's variants as people write them, by variant."""
     models = {}
-    evaluates = select_stage(inputs, "evaluate").values()
-    for name in comparison.variants if comparison else ():
-        sources = (input_artifact(each, input_name("pretrain", name), inputs) for each in evaluates)
-        summary = PretrainSummary.of(next(filter(None, sources)))
-        models[name] = summary.model, summary.model.objective(summary.objective)
+    for artifact in select_stage(inputs, "evaluate").values():
+        for name in EvaluateSummary.of(artifact).variants:
+            source = input_artifact(artifact, input_name("pretrain", name), inputs)
+            summary = PretrainSummary.of(source)
+            models[name] = summary.model, summary.model.objective(summary.objective)
     return {name: spoken(words) for name, words in name_models(models).items()}
 
 

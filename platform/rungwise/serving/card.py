@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.stages.artifact import Artifact, chain
 from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sources
-from rungwise.evaluation.comparison.errors import sum_metric
+from rungwise.evaluation.comparison.errors import run_sums
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import combine, leave_one_out
 from rungwise.evaluation.suites.items import MeasureSummary
@@ -31,7 +31,8 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     evaluation, task = EvaluateSummary.of(inputs["evaluate"]), TaskSummary.of(inputs["task"])
     model, metric, info = evaluation.chosen, evaluation.metric, task.info
     kind = task_kind(info)
-    sums = sum_metric(inputs["evaluate"], inputs["task"])
+    runs = run_sums(inputs["evaluate"], inputs["task"])
+    sums = runs[model.variant, model.seed][None]  # (1, N, k), per test example
     error = leave_one_out(sums, lambda totals: kind.value(totals)[:, 0])
     value = float(kind.value(sums.sum(axis=1))[0])
     estimate = combine(value, [], [error], sums.shape[1]).estimate(*metric_range(metric))

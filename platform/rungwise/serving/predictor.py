@@ -58,24 +58,10 @@ _BEST = 5
 
 
 class Predictor:
-    """Predictions for examples of the task that the model was fine-tuned on."""
+    """Predictions for examples of the task that the model in a folder was fine-tuned on."""
 
-    def __init__(
-        self,
-        description: dict[str, Any],
-        weights: dict[str, Any],
-        tokenizer: Tokenizer,
-        quiet: bool = False,
-    ) -> None:
-        self.model = restore(description, weights).to(list_devices()[0])
-        self.info = self.model.info
-        self._has_warned = quiet
-        self.tokenizer = tokenizer
-        self.frame = build_frame(self.model.config, self.model.pretrained, tokenizer)
-
-    @classmethod
-    def load(cls, folder: Folder, quiet: bool = False) -> "Predictor":
-        """Load a folder; `quiet` models warn of no cuts. Raises DataError for a missing file."""
+    def __init__(self, folder: Folder, quiet: bool = False) -> None:
+        """Load the model; a `quiet` one warns of no cuts. Raises DataError for a missing file."""
         for name in FILES:
             if not folder.exists(name):
                 raise DataError(
@@ -83,7 +69,12 @@ class Predictor:
                     f"folder of an evaluate artifact, with {', '.join(FILES)}"
                 )
         description = json.loads(folder.read_bytes(DESCRIPTION))
-        return cls(description, load_tensors(folder, WEIGHTS), load_tokenizer(folder), quiet)
+        model = restore(description, load_tensors(folder, WEIGHTS))
+        self.model = model.to(list_devices()[0])
+        self.info = model.info
+        self._has_warned = quiet
+        self.tokenizer = load_tokenizer(folder)
+        self.frame = build_frame(model.config, model.pretrained, self.tokenizer)
 
     def __call__(
         self, examples: Sequence[Example], sampling: Sampling | None = None
@@ -220,7 +211,7 @@ def load_predictor(folder: Folder) -> Model:
     if record := description.get(_PRETRAIN):
         copy = Artifact(_PRETRAIN, record["fingerprint"], folder, record)
         return PretrainedPredictor(copy, load_reader(folder))
-    return Predictor.load(folder)
+    return Predictor(folder)
 
 
 @torch.no_grad()

@@ -237,7 +237,7 @@ def _make_task_entry(
         files=_list_files(evaluation.folder, evaluation.folder, evaluation.folder),
         info=info,
         inputs=_input_example(examples, info),
-        answers=Predictor.load(evaluation.folder, quiet=True)(examples),
+        answers=Predictor(evaluation.folder, quiet=True)(examples),
         card=card.write_task_card(config.name, inputs, config.licences),
         score=model.validation[metric],
         caution=summary.caution,

@@ -189,7 +189,7 @@ def test_what_is_reported_is_what_the_predictions_give(tmp_path: Path) -> None:
     assert "read in several rows, so that nothing is cut" in note
     # What is kept says again what the table has.
     own = table[(table.variant == "second") & (table.seed == summary.chosen.seed)]
-    said = Predictor.load(Folder.at(tmp_path / "out"))(read_examples(task, "test"))
+    said = Predictor(Folder.at(tmp_path / "out"))(read_examples(task, "test"))
     assert [each["label"] for each in said] == list(own.prediction)
     np.testing.assert_allclose(
         [each["probability"] for each in said], [max(s) for s in own.probabilities], atol=1e-5
@@ -278,7 +278,7 @@ def test_several_labels_and_noisy_copies_are_what_scikit_learn_scores(tmp_path: 
             np.mean([log_loss(gold[:, n], shares[:, n], labels=[0, 1]) for n in range(3)]), rel=1e-5
         )
     # The model that is kept scores the noisy copies as the record says.
-    predictor = Predictor.load(Folder.at(tmp_path / "out"))
+    predictor = Predictor(Folder.at(tmp_path / "out"))
     [kept] = [row for row in summary.rows if row.seed == summary.chosen.seed]
     assert list(kept.noise) == ["0.1", "1"]
     for rate, found in kept.noise.items():

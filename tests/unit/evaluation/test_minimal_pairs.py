@@ -17,15 +17,10 @@ from rungwise.evaluation.suites.minimal_pairs import (
     read_pairs,
     sample_pairs,
 )
-from rungwise.models import ngram_model
-from rungwise.models import ngram_model as ngram_tables
-from rungwise.models.families import kneser_ney
-from rungwise.tokenizer import CLS_ID, SEP_ID
-from tests.toy_rungs import FIRST_WORD, toy_rung
+from tests.toy_rungs import counted, toy_rung
 
 WORDS = ["the", "dog", "barks", "dogs", "bark"]
 CORPUS = ["the dog barks", "the dogs bark", "the dog barks", "dogs bark", "the the dogs"]
-HALVES = kneser_ney.Smoothing((0.5, 1.0, 1.5))
 
 
 def row(paradigm: str, number: int, good: str, bad: str, **changes: Any) -> dict[str, Any]:
@@ -46,18 +41,6 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def counted(order: int) -> ngram_model.NgramLanguageModel:
-    """A model of CORPUS by word."""
-    texts = [
-        [*(FIRST_WORD + WORDS.index(word) for word in line.split()), SEP_ID] for line in CORPUS
-    ]
-    offsets = np.cumsum([0, *map(len, texts)])
-    table = ngram_tables.count_ngrams(
-        np.concatenate(texts).astype(np.uint16), offsets, order, CLS_ID
-    )
-    return kneser_ney.estimate_model(table, FIRST_WORD + len(WORDS), CLS_ID, HALVES)
-
-
 def test_credit_by_hand() -> None:
     parts = pair_credits(np.array([2.0, 0.0, -1.0, -1e-9, 1e-3]))
     assert parts[""].tolist() == [1, 0.5, 0, 0.5, 1]
@@ -70,7 +53,7 @@ def test_a_unigram_model_does_not_see_the_order_of_words_a_bigram_does(tmp_path:
     suite = MinimalPairsSuite(path=(str(path),))
     credit = {}
     for order in (1, 2):
-        rung = toy_rung(tmp_path / str(order), WORDS, counted(order))
+        rung = toy_rung(tmp_path / str(order), WORDS, counted(WORDS, CORPUS, order))
         items = {each.part: each for each in suite.measure(rung, "pairs").items}
         assert items[""].names == ["number/0", "number/1", "order/0", "order/1"]
         assert items[""].groups == ["agreement", "argument_structure", "agreement", "agreement"]

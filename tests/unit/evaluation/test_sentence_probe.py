@@ -60,10 +60,10 @@ def texts(tmp_path: Path) -> Path:
     return path
 
 
-def vectors_of(path: Path, column: int = 0) -> tuple[NDArray[np.float64], list[str]]:
-    """The vectors of a column of a file, and the last column."""
+def vectors_of(path: Path) -> tuple[NDArray[np.float64], list[str]]:
+    """The vectors of the first column of a file, and the last column."""
     rows = [line.split("\t") for line in path.read_text().splitlines()]
-    ids = [[FIRST_WORD + WORDS.index(word) for word in row[column].split()] for row in rows]
+    ids = [[FIRST_WORD + WORDS.index(word) for word in row[0].split()] for row in rows]
     return Sums().sentence_vectors(ids).astype(np.float64), [row[-1] for row in rows]
 
 

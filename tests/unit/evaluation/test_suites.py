@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,33 +23,17 @@ from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.perplexity import PerplexitySuite, SpeedSuite
 from rungwise.evaluation.suites.sentences import SentencesSuite
 from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite, read_pairs
-from rungwise.models import ngram_model
-from rungwise.models.families import kneser_ney
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
-from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, ByteBpeConfig, SpecialIds, train
-from tests.toy_rungs import FIRST_WORD, toy_rung
+from rungwise.tokenizer import FILE, SEP_ID, ByteBpeConfig, SpecialIds, train
+from tests.toy_rungs import FIRST_WORD, Table, counted, toy_rung
 from tests.unit.models.test_word_states import Recorder
 
 
-@dataclass(frozen=True)
-class Vectors:
-    """`WordVectors` of an array whose first rows are those of special tokens."""
-
-    table: NDArray[np.float32]
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.table)
-
-    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        return self.table[list(ids)]
-
-
-def model_of_words(rows: Any) -> Vectors:
-    table = np.array(rows, np.float32)
-    return Vectors(np.concatenate([np.ones((FIRST_WORD, table.shape[1]), np.float32), table]))
+def model_of_words(rows: Any) -> Table:
+    """Its first rows are those of special tokens."""
+    return Table([*np.ones((FIRST_WORD, len(rows[0]))), *rows])
 
 
 PAIRS = TableFormat(
@@ -125,7 +108,7 @@ def test_a_word_of_byte_level_pieces_is_the_one_within_a_text(tmp_path: Path) ->
     path = tmp_path / "toy.txt"
     path.write_text(": s\ndog cat dog cat\nxyz dog cat dog\n")
     tokenizer = train(ByteBpeConfig(vocab_size=300, min_frequency=2), ["a dog a cat a dog a cat"])
-    vectors = Vectors(np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
+    vectors = Table(np.random.default_rng(0).normal(size=(300, 4)))
     rung = toy_rung(tmp_path, ["a"], vectors)
     tokenizer.save(str(tmp_path / FILE))
     items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words").items)
@@ -237,12 +220,7 @@ def test_an_item_is_a_line(contiguous: bool, nats: list[float], tmp_path: Path) 
 
 
 def test_an_ngram_model_begins_anew_behind_each_line(tmp_path: Path) -> None:
-    texts = [[FIRST_WORD, FIRST_WORD + 1, SEP_ID], [FIRST_WORD + 2, SEP_ID]]
-    ids = np.concatenate(texts).astype(np.uint16)
-    table = ngram_model.count_ngrams(ids, np.array([0, 3, 5]), 3, CLS_ID)
-    model = kneser_ney.estimate_model(
-        table, FIRST_WORD + 3, CLS_ID, kneser_ney.Smoothing((0.5, 1.0, 1.5))
-    )
+    model = counted(WORDS, ["a b", "c"], order=3)
     rung = toy_rung(tmp_path, WORDS, dataclasses.replace(model, end_id=SEP_ID))
     apart, together = (
         PerplexitySuite(path=written(tmp_path), contiguous=contiguous).measure(rung, "test").items

@@ -1,16 +1,9 @@
-"""Crossings lie where algebra says; advice and backtests by hand-made ladders."""
+"""Crossings lie where algebra says; backtests by hand-made ladders."""
 
 import numpy as np
 import pytest
 
-from rungwise.forecast.forecast import (
-    PricedModel,
-    advise,
-    backtest,
-    find_crossings,
-    forecast,
-    interpolate,
-)
+from rungwise.forecast.forecast import backtest, find_crossings, forecast, interpolate
 from rungwise.forecast.laws import Increase
 from tests.unit.forecast.curves import LARGEST, list_points, vague_priors
 
@@ -71,7 +64,9 @@ def test_a_backtest_of_exact_curves_beats_its_rivals() -> None:
     assert result.coverage == 1
     assert result.error < result.line_error < result.last_error
     assert result.error < 0.02
-    assert {(cell.seen, cell.budget) for cell in result.cells if cell.times == 8} == {(1 / 8, 1)}
+    assert {(cell.seen, cell.budget) for cell in result.cells if cell.budget == 8 * cell.seen} == {
+        (1 / 8, 1)
+    }
 
 
 def test_order_is_compared_where_small_runs_mislead() -> None:
@@ -80,25 +75,3 @@ def test_order_is_compared_where_small_runs_mislead() -> None:
     )
     result = backtest(points, vague_priors(0.003))
     assert result.order > result.last_order
-
-
-def test_advice_is_the_cheapest_within_the_margin() -> None:
-    rungs = [
-        PricedModel("gpt", 1.50, 600),
-        PricedModel("lstm", 1.515, 300),
-        PricedModel("3-gram", 1.7, 5),
-    ]
-    advice = advise(rungs, 0.02, "lower")
-    assert (advice.choice.name, advice.best.name) == ("lstm", "gpt")
-    assert advice.times == 2
-    assert advise(rungs, 0.0, "lower").choice.name == "gpt"
-    assert advise(rungs, 0.01, "higher").choice.name == "3-gram"
-
-
-def test_advice_says_how_sure_it_is() -> None:
-    draws = np.array([1.5, 1.5, 1.5, 1.5])
-    rungs = [
-        PricedModel("gpt", 1.5, 600, draws),
-        PricedModel("lstm", 1.515, 300, np.array([1.5, 1.51, 1.53, 1.53])),
-    ]
-    assert advise(rungs, 0.02, "lower").chance == 0.5

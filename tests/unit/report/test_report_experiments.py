@@ -5,12 +5,9 @@ import dataclasses
 import io
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.wording import csv_bytes
@@ -22,7 +19,7 @@ from rungwise.evaluation.suites.base import Panel
 from rungwise.report import comparison as results
 from rungwise.report.findings import judge_tasks
 from rungwise.report.stage import ReportSummary
-from rungwise.report.variants import VariantComparison, gather_comparison, select_stage
+from rungwise.report.variants import gather_comparison, select_stage
 from rungwise.tasks.kinds.examples import Text
 from tests.report_experiments import METRICS, Experiment, MadeTask, quickstart, whole
 from tests.report_pages import Page, built, csv_rows, written_page
@@ -42,15 +39,9 @@ def written(
     return made, *written_page(made, path, fill_in_examples=0), path
 
 
-def _compared(made: dict[str, Artifact]) -> VariantComparison:
-    compared = gather_comparison(made)
-    assert compared is not None
-    return compared
-
-
 def test_the_page_shows_all(written: tuple[dict[str, Artifact], Page, ReportSummary, Path]) -> None:
     made, page, summary, _ = written
-    compared = _compared(made)
+    compared = gather_comparison(made)
     assert compared.variants == ("base", "no_nsp", "ltr_no_nsp", "ltr_no_nsp_bilstm")
     assert {f"task-{task.name}" for task in compared.tasks} <= page.ids
     assert {"comparison", "table", "budgets", "mix", "tuning"} <= page.ids
@@ -111,7 +102,7 @@ def test_a_variant_that_is_not_tried_with_few_labels_has_no_line(
     made.task("one", MadeTask("classification", {10: few, None: whole}))
     panels: list[Panel] = []
     monkeypatch.setattr(results.style, "draw_panels", lambda drawn, _: panels.extend(drawn))
-    section = results.write_budgets(_compared(made.made))
+    section = results.write_budgets(gather_comparison(made.made))
     assert section
     assert [[*panel.lines] for panel in panels] == [["first", "best trivial baseline"]]
     # 0.2 in 7.64 doublings
@@ -168,7 +159,7 @@ def test_tasks_of_other_pairs_are_told_apart(before: dict[str, Artifact], tmp_pa
     for task, used in {"alone": ["base"], "one": ["base", "gpt"], "two": ["base", "rnn"]}.items():
         of_task = {name: scores[name] for name in used}
         made.task(task, MadeTask("classification", {None: of_task}), swept=False)
-    compared = _compared(made.made)
+    compared = gather_comparison(made.made)
     page, summary = written_page(made.made, tmp_path, fill_in_examples=0)
     assert (
         "BERT (base) is above BERT (gpt) on 1 of 1 tasks. BERT (base) is above BERT (rnn) on 1 of 1"
@@ -188,7 +179,7 @@ def test_two_tasks_may_share_their_data(before: dict[str, Artifact]) -> None:
     inputs = {**second.record["inputs"], "task": made.made["evaluate/one"].record["inputs"]["task"]}
     changed = dataclasses.replace(second, record={**second.record, "inputs": inputs})
     stages = {title: stage for title, stage in made.made.items() if title != "task/two"}
-    one, two = _compared({**stages, "evaluate/two": changed}).tasks
+    one, two = gather_comparison({**stages, "evaluate/two": changed}).tasks
     assert two.task is one.task
     assert two.evaluation.task == "two"
 
@@ -213,14 +204,12 @@ def test_errors_are_what_the_predictions_say(before: dict[str, Artifact], tmp_pa
     made[title] = noisy.replace_summary(evaluate)
     page, _ = written_page(made, tmp_path, fill_in_examples=0)
     words = "".join(page.words.split())
-    table = pd.read_parquet(evaluate.folder.path(errors.FILE))
-    own = table[table.variant == "pretrained"]
-    expected: Any = precision_recall_fscore_support(own.gold, own.prediction, labels=["no", "yes"])
-    for label, *numbers, _ in zip(("no", "yes"), *expected, strict=True):
-        assert "".join([label, *(f"{number:.3f}" for number in numbers)]) in words
-    matrix = confusion_matrix(own.gold, own.prediction, labels=["no", "yes"])
-    assert f"noyes{matrix[0, 1]}" in words
-    assert f"yesno{matrix[1, 0]}" in words
+    (analysis,) = results.gather_errors(made, {}).values()
+    for each in analysis.classes:
+        assert f"{each.name}{each.precision:.3f}{each.recall:.3f}{each.f1:.3f}" in words
+    assert len(analysis.classes) == len(analysis.confusions) == 2
+    for gold, prediction, count in analysis.confusions:
+        assert f"{gold}{prediction}{count}" in words
     assert "<b>1</b>" in page.words  # escaped, and so text
     assert "51.2% [40.1, 60.3]" in page.words
 
@@ -233,7 +222,7 @@ def test_costs_are_shares_of_the_first_and_one_row_if_alike(before: dict[str, Ar
         made.task(task, MadeTask("choice", {None: scores}))
 
     def rows() -> list[tuple[str, str, float | None]]:
-        costs = results.costs(_compared(made.made))
+        costs = results.costs(gather_comparison(made.made))
         return [(row["variant"], row["tasks"], row["share"]) for row in costs]
 
     assert rows() == [("first", "", 1.0), ("dear", "", 2.0), ("none", "", None)]

@@ -78,7 +78,7 @@ def make_model(
     ).eval()
     (folder / DESCRIPTION).write_text(json.dumps(describe(model)))
     write_weights(folder, model)
-    return Predictor.load(Folder.at(folder))
+    return Predictor(Folder.at(folder))
 
 
 def write_weights(folder: Path, model: nn.Module) -> None:

@@ -18,19 +18,22 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
+from rungwise.models.config import model_config
 from rungwise.models.word_vectors.vector_family import WordVectorModel
 from rungwise.serving.export import write_pretrained
 from rungwise.serving.predictor import PretrainedPredictor, describe_model, load_predictor
 from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import WordConfig, train
-from rungwise.training.summary import PretrainSummary
+from rungwise.tokenizer.token_stage import TokensSummary
 from tests.conftest import made_up_sentences
-from tests.report_pages import LENGTH, Recorder, built, tokenizer_summary
+from tests.report_pages import LENGTH, Recorder, built, pretrain_summary, tokenizer_summary
 
 TEXTS = [Text(str(n), text) for n, text in enumerate([*made_up_sentences(5, 3), "", "two words"])]
 
 
-def answered(pretrain: Artifact, tokenizer: Artifact, copy: Path) -> list[dict[str, Any]]:
+def answered(
+    pretrain: Artifact, tokenizer: Artifact, copy: Path, texts: list[Text]
+) -> list[dict[str, Any]]:
     """The answers to all texts, which a copy of the files without the artifact gives too."""
     predictor = load_predictor(pretrain.folder)
     assert isinstance(predictor, PretrainedPredictor)
@@ -38,22 +41,23 @@ def answered(pretrain: Artifact, tokenizer: Artifact, copy: Path) -> list[dict[s
     (copy / "model.json").write_text(json.dumps(describe_model(pretrain)))
     for source, name in ((pretrain, "model.safetensors"), (tokenizer, "tokenizer.json")):
         (copy / name).write_bytes(source.folder.read_bytes(name))
-    said = predictor(TEXTS)
+    said = predictor(texts)
     with pytest.raises(DataError, match=r"has no artifact\.json"):
         load_predictor(Folder.at(copy))
     artifacts.finish(Folder.at(copy), {"stage": "served", "fingerprint": "abc"}, {})
-    assert load_predictor(Folder.at(copy))(TEXTS) == said
-    [alone] = predictor(TEXTS[2:3])
+    assert load_predictor(Folder.at(copy))(texts) == said
+    [alone] = predictor(texts[2:3])
     assert alone.keys() == said[2].keys()
     for key, value in alone.items():
-        assert value == pytest.approx(said[2][key], rel=1e-5)
+        expected = said[2][key]  # the nearest are words
+        assert value == (expected if key == "nearest" else pytest.approx(expected, rel=1e-5))
     return said
 
 
 @pytest.mark.parametrize("objective", ["mlm", "left_to_right", "causal"])
 def test_states_and_probabilities_are_those_of_the_export(objective: str, tmp_path: Path) -> None:
     made = built(objective, tmp_path / "root")
-    said = answered(made["pretrain"], made["tokenizer"], tmp_path / "copy")
+    said = answered(made["pretrain"], made["tokenizer"], tmp_path / "copy", TEXTS)
     write_pretrained(made["pretrain"], Folder.at(tmp_path / "out"))
     is_encoder = objective == "mlm"
     auto = transformers.AutoModel if is_encoder else transformers.AutoModelForCausalLM
@@ -81,38 +85,21 @@ def test_states_and_probabilities_are_those_of_the_export(objective: str, tmp_pa
 def test_a_table_gives_words_their_neighbours(tmp_path: Path) -> None:
     recorder = Recorder(Folder.at(tmp_path / "root"))
     tokenizer = train(WordConfig(vocab_size=80, min_frequency=1), made_up_sentences(1, 200))
-    recorder.add("tokenizer", {}, tokenizer_summary(tokenizer, "word")).folder.write_bytes(
-        "tokenizer.json", tokenizer.to_str().encode()
-    )
+    made = recorder.add("tokenizer", {}, tokenizer_summary(tokenizer, "word"))
+    made.folder.write_bytes("tokenizer.json", tokenizer.to_str().encode())
+    recorder.add("tokens", {}, TokensSummary.model_construct(headline="tokens"))
     table_VD = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 6))
     model = WordVectorModel(table_VD.astype(np.float32), table_VD.astype(np.float32))
-    stage = {"model": {"kind": "word2vec", "size": 6}, "pretrain": {"kind": "asynchronous"}}
-    known: dict[str, Any] = {
-        "fitting": "asynchronous",
-        "model": stage["model"],
-        "objective": "skip_gram",
-        "parameters": 1,
-        "vocab_size": len(table_VD),
-        "tokens": 1,
-        "epochs": 1.0,
-        "unigram_loss": 4.0,
-        "final": {"loss": 1.0},
-        "seconds": 1.0,
-        "headline": "pretrain",
-    }
-    pretrain = recorder.add("pretrain", stage, PretrainSummary.model_validate(known))
+    config = model_config({"kind": "word2vec", "size": 6})
+    stage = {"model": config.model_dump(), "pretrain": {"kind": "asynchronous"}}
+    summary = pretrain_summary(config, "skip_gram", {"loss": 1.0}, None)
+    summary = summary.model_copy(update={"vocab_size": len(table_VD)})
+    pretrain = recorder.add("pretrain", stage, summary)
     pretrain.folder.write_bytes("model.safetensors", save(model.to_tensors()))
     for one in recorder.made.values():
         artifacts.finish(one.folder, one.record, {})
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    (copy / "model.json").write_text(json.dumps(describe_model(pretrain)))
-    (copy / "model.safetensors").write_bytes(pretrain.folder.read_bytes("model.safetensors"))
-    (copy / "tokenizer.json").write_text(tokenizer.to_str())
-    artifacts.finish(Folder.at(copy), {"stage": "served", "fingerprint": "abc"}, {})
-    predictor = load_predictor(Folder.at(copy))
-    assert isinstance(predictor, PretrainedPredictor)
-    [own] = predictor([Text("1", "worker")])
+    asked = [Text(word, word) for word in ("worker", *words()[:2])]
+    own, *_ = answered(pretrain, made, tmp_path / "copy", asked)
     vector_D = table_VD[tokenizer.token_to_id("worker")]
     np.testing.assert_allclose(own["vector"], vector_D, rtol=1e-6)
     best = table_VD[tokenizer.token_to_id(own["nearest"][0])]

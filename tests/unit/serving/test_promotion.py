@@ -190,7 +190,7 @@ class Models:
         with artifact.folder.staged("model.safetensors") as path:
             save_file(weights, path)
         examples = read_examples(self._recorder.made["task"], "test")
-        said = Predictor.load(artifact.folder)(TEXTS)
+        said = Predictor(artifact.folder)(TEXTS)
         rows = errors.prediction_rows("pretrained", 5, examples, said, "label")
         errors.write_predictions(rows, artifact.folder)
         return self._finish(artifact)

@@ -124,7 +124,7 @@ def test_a_toy_kind_is_one_file_a_line(tmp_path: Path, monkeypatch: pytest.Monke
     html = section.render(environment(), "report")
     assert "how many there are in a text" in html
     assert "median" in html
-    trial = make_trial(Predictor.load(evaluation.folder))
+    trial = make_trial(Predictor(evaluation.folder))
     assert trial.fields == ("text",)
     assert float(trial.answer("here word1")) >= 0
 

@@ -117,8 +117,6 @@ def run_rival(task: Artifact, number: int, noise: Sequence[float]) -> RivalRun:
 
 _SCRATCH = ".seeds"
 
-SeedResults = Mapping[str, Sequence[SeedResult]]  # by variant
-
 
 def compare_variants(
     config: CompareConfig, inputs: dict[str, Artifact], output: Folder, context: Context
@@ -265,7 +263,7 @@ def _summarise_rival(
 
 
 def _pair_differences(
-    by_variant: SeedResults,
+    by_variant: Mapping[str, Sequence[SeedResult]],
     rivals: Mapping[str, RivalRun],
     draws: Mapping[str, statistics.BootstrapDraws],
     info: TaskInfo,

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskSummary, read_examples
 from rungwise.tasks.kinds.kind import TaskKind
@@ -74,12 +73,6 @@ def run_sums(evaluation: Artifact, task: Artifact) -> dict[tuple[str, int], NDAr
         run: kind.sums([{kind.answer: each} for each in own], examples)
         for run, own in answers.items()
     }
-
-
-def sum_metric(evaluation: Artifact, task: Artifact) -> NDArray[np.float64]:
-    """The sums (1, N, k) of the kept model's metric per test example."""
-    best = EvaluateSummary.of(evaluation).chosen
-    return run_sums(evaluation, task)[best.variant, best.seed][None]
 
 
 _EXAMPLES = 12

@@ -123,7 +123,6 @@ def _split_by_text(values: NDArray[Any], encoded: Encoded) -> list[list[Any]]:
     return [part.tolist() for part in np.split(values, encoded.lengths.cumsum())[:-1]]
 
 
-Row = dict[str, Any]
 PSEUDO = "pseudo"  # the part of two-sided models
 NEW = "new text"  # ends the part of what is not in training, where a corpus keeps what is
 
@@ -190,27 +189,24 @@ def compare_rungs(
     part: str = "",
     *,
     name: str = "",
-    pseudo: str | None = None,
     ranked: bool = True,
     **more: Any,
 ) -> Column:
-    """The column of one value of a suite; `pseudo` is the part with pseudo-likelihoods."""
+    """The column of one value of a suite, a pseudo-likelihood for rungs that have no other."""
     cells = {}
     for rung in rungs:
-        for each in (part,) if pseudo is None else (part, pseudo):
+        for each in (part, f"{PSEUDO} {part}".strip()):
             if score := rung.measure.value(suite, metric, each):
-                cells[rung.name] = Cell(score.estimate, each != pseudo)
+                cells[rung.name] = Cell(score.estimate, exact=each == part)
     best = find_best(cells, metric) if ranked else frozenset[str]()
     return Column(name or suite, part, metric, cells, best, suite, **more)
 
 
 def compare_on_new(rungs: Sequence[MeasuredRung], column: Column) -> Column:
     """The column of the same value on the held-out text that does not stand in training."""
-    part, pseudo = (f"{each} {NEW}".strip() for each in (column.under, PSEUDO))
-    name, ranked = f"{column.name}, {NEW}", bool(column.best)
-    return compare_rungs(
-        rungs, column.suite, column.metric, part, name=name, pseudo=pseudo, ranked=ranked
-    )
+    part, name = f"{column.under} {NEW}".strip(), f"{column.name}, {NEW}"
+    ranked = bool(column.best)
+    return compare_rungs(rungs, column.suite, column.metric, part, name=name, ranked=ranked)
 
 
 def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
@@ -287,15 +283,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class SuiteBlock:
-    """The part of a suite in a section of the page. `hint` is of the picture; `csv` are rows of
-    files beside the page."""
+    """The part of a suite in a section of the page. `hint` is of the picture."""
 
     suite: str
     words: str = ""
     tables: Sequence[ScoreTable] = ()
     panels: Sequence[Panel] = ()
     hint: str = ""
-    csv: Mapping[str, Sequence[Row]] = field(default_factory=dict)
 
 
 def read_entry(score: SuiteScore) -> TableEntry:

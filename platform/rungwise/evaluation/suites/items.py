@@ -103,16 +103,16 @@ class Items:
         return self.select([place for place, name in enumerate(self.groups) if name == group])
 
 
-def estimate_items(seeds: Sequence[Items], seed: int = 0) -> Estimate:
+def estimate_items(seeds: Sequence[Items]) -> Estimate:
     """The metric of one model with its 95 % interval over items and, with one `Items` per seed of
     pretraining, trainings."""
     metric = METRICS[seeds[0].metric]
     if len(seeds) == 1 and metric.value is None:
         (items,) = seeds
-        value, draws = _draw_correlations(items, items.numbers[None], seed)
+        value, draws = _draw_correlations(items, items.numbers[None])
         low, high = np.quantile(draws[:, 0], [0.025, 0.975])
         return Estimate(float(value[0]), float(low), float(high), len(items.names))
-    result = contrast([(1.0, seeds)], seed, metric.is_ratio)
+    result = contrast([(1.0, seeds)], metric.is_ratio)
     if not metric.is_ratio:
         return result.estimate(*metric.within)
     logs = result.estimate()
@@ -121,10 +121,7 @@ def estimate_items(seeds: Sequence[Items], seed: int = 0) -> Estimate:
 
 
 def contrast(
-    terms: Sequence[tuple[float, Sequence[Items]]],
-    seed: int = 0,
-    log: bool = False,
-    models: Sequence[str] = (),
+    terms: Sequence[tuple[float, Sequence[Items]]], log: bool = False, models: Sequence[str] = ()
 ) -> Contrast:
     """A weighted sum of the metric of several models, with its error, on the items that all have.
 
@@ -148,7 +145,7 @@ def contrast(
         error = leave_one_out(numbers, lambda sums: scale(value(sums)) @ weights_U, weights_N)
     else:
         shared_items = first.select([first.names.index(name) for name in names])
-        values_U, draws = _draw_correlations(shared_items, numbers, seed)
+        values_U, draws = _draw_correlations(shared_items, numbers)
         error = Error(float(np.std(draws @ weights_U, ddof=1)), max(1, len(names) - 1))
     groups: dict[str, NDArray[np.floating]] = {}
     by_term = np.split(values_U, np.cumsum([len(seeds) for _, seeds in terms])[:-1])
@@ -200,13 +197,13 @@ def _numbers_by_name(items: Items, names: list[str]) -> NDArray[np.float64]:
 
 
 def _draw_correlations(
-    items: Items, numbers: NDArray[np.float64], seed: int
+    items: Items, numbers: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The correlation of each run (U,) from its `numbers` (U, N, 2), and over items drawn within
     the groups that are averaged (R, U)."""
     ranks = items.metric == "correlation"
     groups = np.array([""] * len(items.names) if ranks else items.groups)
-    rng, sums, weights = np.random.default_rng(seed), 0.0, 0
+    rng, sums, weights = np.random.default_rng(0), 0.0, 0
     for group in np.unique(groups):
         rows = numbers[:, groups == group]
         count = rows.shape[1]

@@ -107,7 +107,6 @@ class PerplexitySuite(Suite):
             compare_rungs(
                 *(rungs, name, metric),
                 name=metric.replace("_", " "),
-                pseudo=PSEUDO,
                 ranked=ranked,
                 meaning=meaning,
                 **_published_scores(self.path, metric),

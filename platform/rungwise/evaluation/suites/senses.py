@@ -62,10 +62,7 @@ class SenseSplit:
 
 @dataclass(frozen=True)
 class AmbiguousWord:
-    """A word with its sentences and its `names` of senses by number."""
-
     word: str
-    names: dict[str, str]
     train: SenseSplit
     test: SenseSplit
 
@@ -182,7 +179,7 @@ def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]
             _read_split(by_name[f"{split}.data.txt"], by_name[f"{split}.gold.txt"], names, most)
             for split in ("train", "test")
         )
-        words.append(AmbiguousWord(folder.rpartition("/")[2], names, train, test))
+        words.append(AmbiguousWord(folder.rpartition("/")[2], train, test))
     return words
 
 
@@ -221,7 +218,7 @@ def make_pseudo_words(
                 split.sentences.append(Sentence(text, ((start, start + len(first)),)))
                 split.senses.append(str(sense))
                 split.lines.append(number + 1)
-        words.append(AmbiguousWord(f"{first}-{second}", {"0": first, "1": second}, *splits))
+        words.append(AmbiguousWord(f"{first}-{second}", *splits))
     return words
 
 

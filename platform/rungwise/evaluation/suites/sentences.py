@@ -5,7 +5,6 @@ mean of a random vector for each token or of one from counts of the corpus.
 Shapes: N texts, V vocabulary, D size of a vector, E width, F features.
 """
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -267,7 +266,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
         parts = [self._read(key, name) for key in ("train", "test") if getattr(self, key)]
         names = [name for part in parts for name, _ in part]
         texts = [text for part in parts for _, text in part]
-        features = _features(rung, texts, name)
+        features = _features(rung, texts)
         count = len(parts[0])
         splits = [(np.arange(count), np.arange(count, len(names)))] if len(parts) > 1 else None
         if KINDS[self.format.task_kind].one_label:
@@ -313,15 +312,11 @@ class SentenceProbeSuite(_ProbeOfVectors):
         return [(f"{split} {row.where}", row) for row in rows]
 
 
-def _features(rung: Rung, texts: Sequence[Text], name: str) -> Mapping[str, classifiers.Vectors]:
+def _features(rung: Rung, texts: Sequence[Text]) -> Mapping[str, classifiers.Vectors]:
     """Return the features of a classifier (N, F), by part; all texts are pairs or none is."""
     pairs = texts[0].second is not None
     flat = [each for text in texts for each in (text.text, text.second) if each is not None]
-    began = time.monotonic()
-    vectors = {VECTORS: sentence_vectors(rung, flat)}
-    rate = len(flat) / max(1e-9, time.monotonic() - began)
-    rung.report.note(f"{name}: {len(flat):,} texts encoded, {rate:,.0f} a second")
-    vectors |= floor_vectors(rung, flat)
+    vectors = {VECTORS: sentence_vectors(rung, flat), **floor_vectors(rung, flat)}
     if not pairs:
         return vectors
     return {part: pair_features(rows[0::2], rows[1::2]) for part, rows in vectors.items()}
@@ -385,8 +380,9 @@ def lengths(sentences: Sequence[Words], words: int) -> Examples:
 def content(sentences: Sequence[Words], words: int) -> Examples:
     """Class sentences by the only one in them of some words of middle frequency, behind as many
     that stand in more sentences."""
-    counts = Counter(word for each in sentences for word in {*each} if word.isalpha())
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    ranked = classifiers.by_frequency(
+        [word for each in sentences for word in {*each} if word.isalpha()]
+    )
     targets = {*ranked[words : 2 * words]}
     inside = [(each, targets.intersection(each)) for each in sentences]
     return [(each, min(matches)) for each, matches in inside if len(matches) == 1]

@@ -131,18 +131,13 @@ class WordStatesSuite(Suite):
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
         panels = make_layer_panels(rungs, name, FREQUENT)
         shares = {r.name: file["shares"] for r in rungs if (file := r.file(name, MIX))}
-        rows = [
-            {"rung": rung, "layer": layer, "share": share}
-            for rung, layers in shares.items()
-            for layer, share in enumerate(layers)
-        ]
         if shares:
             lines = {
                 rung: [plot_value(float(layer), 100 * share) for layer, share in enumerate(layers)]
                 for rung, layers in shares.items()
             }
             panels.append(Panel(f"{name}, learned mix", "layer", "share of the mix (%)", lines))
-        return SuiteBlock(name, panels=panels, hint=_HINT, csv={"mix": rows} if rows else {})
+        return SuiteBlock(name, panels=panels, hint=_HINT)
 
 
 def word_reader(rung: Rung) -> WordReader:

@@ -116,9 +116,9 @@ def list_weight_files(folder: Path) -> list[str]:
     )
 
 
-def load_config(folder: Path) -> Family:
-    """Only the config of `load_model`."""
-    return _read_config(folder / CONFIG)[1]
+def load_config(path: str) -> Family:
+    """Only the config of a folder or a model of the hub."""
+    return _read_config(weights_folder(path, config_only=True) / CONFIG)[1]
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], Family, Counterpart]:
