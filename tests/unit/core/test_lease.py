@@ -78,6 +78,20 @@ def test_of_many_that_ask_at_once_one_has_it(
     assert folder.names() == []
 
 
+def test_a_lease_of_a_killed_process_of_this_machine_ends_at_once(folder: Folder) -> None:
+    code = (
+        "import os, sys; from rungwise.core.stages.lease import Lease; "
+        "from rungwise.core.storage.folder import Folder; "
+        "assert Lease(Folder.at(sys.argv[1]), 'f').take(); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, folder.uri], check=False)
+    assert killed.returncode == -9
+    lease = Lease(folder, "f")
+    assert lease.take()
+    assert len(folder.files()) == 1
+    lease.release()
+
+
 def test_a_lease_of_a_dead_driver_elsewhere_ends_by_the_clock_of_one_that_waits(
     folder: Folder, quick: None
 ) -> None:

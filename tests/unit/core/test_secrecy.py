@@ -113,6 +113,17 @@ def _corpus_stage(**source: Any) -> Any:
     return CORPUS.__class__("corpus", 1, CORPUS.run, CORPUS.summary).stage(config)
 
 
+def _finish(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+    stage = _corpus_stage()
+    place = Folder.at(folder) / f"x-{stage.fingerprint}"
+    place.write_bytes("data", b"")
+    facts = {"facts": stage.facts, "inputs": {}, "stage": "corpus"}
+    artifacts.finish(place, record | facts | {"fingerprint": stage.fingerprint}, {})
+    artifact = artifacts.load(place)
+    assert artifact is not None
+    return artifact.record
+
+
 FREE_TEXT = st.sampled_from([*LABELS, *TEXTS["innocent"]]) | st.text(min_size=1)
 FREE_TEXT = FREE_TEXT.filter(lambda text: "\0" not in text and text.isprintable())
 
@@ -122,6 +133,12 @@ FREE_TEXT = FREE_TEXT.filter(lambda text: "\0" not in text and text.isprintable(
 @example(texts=["author:title@conf", "author:text@conf"])
 def test_texts_that_differ_give_fingerprints_that_differ(key: str, texts: list[str]) -> None:
     assert len({_corpus_stage(**{key: text}).fingerprint for text in texts}) == len(texts)
+
+
+def test_a_record_keeps_every_text_to_the_letter(tmp_path: Path) -> None:
+    texts = [*LABELS, *TEXTS["innocent"], *TEXTS["secrets"]]
+    record = {"config": {"labels": texts}, "summary": {"headline": texts[0], "by": {texts[0]: 1}}}
+    assert record.items() <= _finish(tmp_path, record).items()
 
 
 def test_labels_like_secrets_are_data_from_the_file_to_the_record(tmp_path: Path) -> None:
