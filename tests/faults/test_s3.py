@@ -21,10 +21,10 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage import object_store
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
-from rungwise.corpus import CorpusConfig, input_digests
 from rungwise.corpus.building.range_builder import read_range
+from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.files import list_ranges
+from rungwise.corpus.files import input_digests, list_ranges
 from tests.commands import PYTHON_PATH, environment, execute
 from tests.faults.s3_faults import OF_BODIES, OF_EVERY_REQUEST, OF_UPLOADS, FaultyS3, faulty_moto
 
@@ -39,7 +39,7 @@ set_environment()
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.context import Context, SilentReporter
-from rungwise.corpus import CorpusConfig
+from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.building import stage
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
