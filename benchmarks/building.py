@@ -36,13 +36,13 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus import CorpusConfig, input_digests
 from rungwise.corpus import files as files_module
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
 from rungwise.corpus.building.stage import choose_partitions, group_ranges
 from rungwise.corpus.cleaning import duplicates
-from rungwise.corpus.files import Range
+from rungwise.corpus.config import CorpusConfig
+from rungwise.corpus.files import Range, input_digests
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 from rungwise.instances.building import list_orders
 from rungwise.instances.pairs import MaskedPairsConfig

@@ -47,13 +47,13 @@ from rungwise.core.stages.notes import SharedResults
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage import known_digests
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_builder import RangeBuilder, read_range
 from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
 from rungwise.corpus.cleaning.characters import clean_all
 from rungwise.corpus.cleaning.sentences import segment
+from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.files import list_ranges
 from rungwise.corpus.summary import CORPUS
 from rungwise.tokenizer import WordPieceConfig

@@ -53,7 +53,7 @@ def job(wanted: dict[str, Any]) -> None:
     from rungwise.core.stages.context import Context
     from rungwise.core.stages.stage import StageType
     from rungwise.core.storage.folder import Folder
-    from rungwise.corpus import CorpusConfig
+    from rungwise.corpus.config import CorpusConfig
     from rungwise.corpus.summary import CORPUS
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.summary import INSTANCES

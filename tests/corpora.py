@@ -11,10 +11,9 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.stage import write_corpus
-from rungwise.corpus.config import DocumentRules
+from rungwise.corpus.config import CorpusConfig, DocumentRules
 from rungwise.corpus.document import SCHEMA, RawDocument, text_digest
 from rungwise.corpus.summary import SPLITS, CorpusSummary
 from rungwise.tokenizer import train

@@ -14,9 +14,9 @@ import pytest
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.range_task import STAGING
 from rungwise.corpus.building.stage import build_corpus
+from rungwise.corpus.config import CorpusConfig
 from tests.conftest import made_up_sentences
 from tests.ray.kills import PARTS, start
 from tests.waiting import wait_until

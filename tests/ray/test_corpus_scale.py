@@ -25,7 +25,7 @@ import json, sys
 import numpy as np
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import CorpusConfig
+from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.core.stages.notes import SharedResults
 from rungwise.corpus.building.range_task import RangeTask

@@ -261,8 +261,7 @@ def describe_sources(corpus: Artifact) -> list[str]:
     outside = corpus.record["facts"]["outside"]
     for index, source in enumerate(source_blocks(corpus)):
         places = source.get("packages") or source.get("paths") or []
-        versions = outside.get(f"sources.{index}", {})
-        packages = versions.get("packages", {}) if isinstance(versions, dict) else {}
+        packages = outside.get(f"sources.{index}", {}).get("packages", {})
         names = [str(packages.get(place, place)) for place in places]
         lines.append(f"{source['kind']}: {', '.join(names)}")
     return lines

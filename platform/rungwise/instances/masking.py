@@ -16,9 +16,9 @@ from pydantic import Field, model_validator
 
 from rungwise.core.arrays import Bools, Ints
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import DataError
 from rungwise.core.randomness import bits, extend
 from rungwise.core.tokens import SpecialIds
+from rungwise.instances.shards import ranges
 
 RANDOM_BITS = 53  # of the 64 bits that order candidates; the position uses the others
 _NEVER = np.uint64(2**64 - 1)  # sorts after every candidate
@@ -214,9 +214,7 @@ def _selected_tokens(units: _Units, first_of: NDArray[np.int32]) -> tuple[Ints, 
     """Flat positions (P,) of the tokens of selected units, and where each one's group begins."""
     selection = np.flatnonzero(first_of >= 0)
     sizes = units.sizes[selection]
-    ends = np.cumsum(sizes)
-    within = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes)
-    flat = np.repeat(units.begin[selection], sizes) + within
+    flat = ranges(units.begin[selection], sizes)
     return flat, np.repeat(units.begin[first_of[selection]], sizes)
 
 
@@ -299,20 +297,15 @@ def mask(
 ) -> Masked:
     """Select tokens, corrupt them, and return the original ids as targets. The share selected is
     `rate` on average, rounded at random per row: at least one token, at most `max_predictions`. A
-    row whose units are all longer than that predicts fewer. Raises DataError if the unit needs
-    `unit_starts` and there are none."""
+    row whose units are all longer than that predicts fewer."""
     draws = Draws.of(seed, epochs if config.dynamic else np.zeros_like(epochs), instances)
     maskable = _ordinary(ids, vocab)
     maskable &= np.arange(ids.shape[1], dtype=np.int32) < lengths.astype(np.int32)[:, None]
     count = _count_predictions(maskable.sum(axis=1), draws, config)
     if config.unit == "token":
         flat = together = select_tokens(maskable, count, config.max_predictions, draws)
-    elif unit_starts is None:
-        raise DataError(
-            f"masking.unit={config.unit} needs instances that say where units begin, found none; "
-            "build the instances with units, or set masking.unit=token"
-        )
     else:
+        assert unit_starts is not None, "instances without units (MaskedKind.tokens)"
         shares = _span_shares(config) if config.unit == "span" else None
         flat, together = select_units(
             maskable, unit_starts, count, config.max_predictions, draws, shares

@@ -48,19 +48,6 @@ class LocatedRow:
 
 
 @dataclass(frozen=True)
-class Line:
-    """The shards of an epoch end to end, without empty ones."""
-
-    shards: Ints  # numbers in the manifest
-    begins: Ints  # place of each shard's first row
-
-    def locate(self, point: Ints) -> tuple[Ints, Ints]:
-        """The shard at each point of the line, and the row in it."""
-        index = np.searchsorted(self.begins, point, side="right") - 1
-        return self.shards[index], point - self.begins[index]
-
-
-@dataclass(frozen=True)
 class ShardShare:
     """A worker's share of every global batch."""
 
@@ -93,13 +80,22 @@ class Order(ABC):
         shards, rows = np.empty_like(point), np.empty_like(point)
         for epoch in np.unique(epochs):
             here = epochs == epoch
-            shards[here], rows[here] = self._line(int(epoch)).locate(point[here])
+            line, begins = self._line(int(epoch))
+            place = np.searchsorted(begins, point[here], side="right") - 1
+            shards[here], rows[here] = line[place], point[here] - begins[place]
         return LocatedRow(self._begins[shards] + rows, shards, rows, epochs)
 
-    def _lay_out(self, epoch: int) -> Line:
-        """The line of an epoch."""
+    def _lay_out(self, epoch: int) -> tuple[Ints, Ints]:
+        """The line of an epoch, its shards end to end, without empty ones: their numbers in the
+        manifest, and the place of each one's first row."""
+        shards = self._order_shards(epoch)
+        shards = shards[self._rows[shards] > 0]
+        rows = self._rows[shards]
+        return shards, np.cumsum(rows) - rows
+
+    def _order_shards(self, epoch: int) -> Ints:
         key = bits(self._seed, epoch, _SHARDS, np.arange(len(self._rows)))
-        return _join_shards(np.argsort(key, kind="stable"), self._rows)
+        return np.argsort(key, kind="stable")
 
     @abstractmethod
     def locate(self, positions: Ints) -> LocatedRow:
@@ -173,10 +169,10 @@ class ReadOrder(Order):
         key = bits(self._seed, epoch, _WINDOW, lane, window)
         return self._lane_begin(lane) + begin + permute(in_lane - begin, key, size, self._seed)
 
-    def _lay_out(self, epoch: int) -> Line:
+    def _order_shards(self, epoch: int) -> Ints:
         if self._whole:  # shards keep their places
-            return _join_shards(np.arange(len(self._rows)), self._rows)
-        return super()._lay_out(epoch)
+            return np.arange(len(self._rows))
+        return super()._order_shards(epoch)
 
     def _lane_begin(self, lane: Any) -> Any:
         size, longer = divmod(self.count, self._lanes)
@@ -202,12 +198,6 @@ def evenly(total: int, count: int) -> Ints:
     """`count` of `total` rows, evenly spread; all of them if there are no more."""
     count = min(count, total)
     return np.arange(count, dtype=np.int64) * total // max(1, count)
-
-
-def _join_shards(shards: Ints, rows_per_shard: Ints) -> Line:
-    shards = shards[rows_per_shard[shards] > 0]
-    rows = rows_per_shard[shards]
-    return Line(shards, np.cumsum(rows) - rows)
 
 
 def permute(places: Ints, key: Ints | NDArray[np.uint64], count: Ints | int, seed: int) -> Ints:

@@ -15,7 +15,7 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.kind import Built, Facts, Figure, check_bound
 from rungwise.instances.masked_kind import MaskedKind
-from rungwise.instances.shards import Shard, gather, pack_bits
+from rungwise.instances.shards import Shard, gather
 
 Spans = Ints  # (rows, 2) begin and end in the ids of a text
 
@@ -50,14 +50,6 @@ class Pieces:
         return np.stack([self.starts[begin], self.starts[end]], axis=1)
 
 
-def in_rows(
-    text: TokenisedText, room: int, short_rate: float, rng: np.random.Generator, planned: int | None
-) -> Pieces:
-    """Pieces of at most `room` tokens; `short_rate` of those of a longer sentence are shorter."""
-    size = np.full(len(text.starts) - 1, room)
-    return _cut(text, room, size, short_rate, rng, planned)
-
-
 def in_half_rows(
     text: TokenisedText, room: int, rng: np.random.Generator, planned: int | None
 ) -> Pieces:
@@ -77,6 +69,7 @@ def _cut(
     rng: np.random.Generator,
     planned: int | None,
 ) -> Pieces:
+    """Cut the sentences of more than `longest` tokens into pieces."""
     lengths = np.diff(text.starts)
     long = np.flatnonzero(lengths > longest)
     if not len(long):
@@ -162,7 +155,8 @@ def frame_rows(
     ids, *unit_starts = gather(sources, begin, stretch)
     if len(segments) == 2:
         columns = {"a_length": (lengths[0] + 2).astype(np.uint16), **columns}
-    return Shard(ids, offsets, columns, pack_bits(unit_starts[0]) if unit_starts else None)
+    bits = np.packbits(unit_starts[0], bitorder="little") if unit_starts else None
+    return Shard(ids, offsets, columns, bits)
 
 
 class MaskedBlocksConfig(MaskedKind):
@@ -184,7 +178,8 @@ class MaskedBlocksConfig(MaskedKind):
         # packed, FULL-SENTENCES, but attention stays within each text and positions restart.
         room = self.sequence_length - 2
         short_rate = 0.0 if self.packed else self.short_rate
-        pieces = in_rows(text, room, short_rate, rng, planned)
+        size = np.full(len(text.starts) - 1, room)
+        pieces = _cut(text, room, size, short_rate, rng, planned)
         begin = np.arange(len(pieces.document))
         if self.packed:
             last = full_rows(pieces, self.sequence_length, frame_size=2)
@@ -231,13 +226,6 @@ class MaskedPairsConfig(MaskedKind):
     def build(
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
-        documents = len(text.first_sentence) - 1
-        if documents < 2:
-            raise DataError(
-                "a next-sentence pair needs a B from another document, but a shard holds "
-                f"{documents} document; set instances.kind=masked_blocks, add documents, or "
-                "raise corpus.shard_megabytes"
-            )
         # As Devlin et al. 2019, appendix A.2, but where google-research/bert truncates, a pair and
         # a random B end before the sentence that would overshoot, and long sentences are cut into
         # pieces: no token is lost, and lengths do not reveal the label. Targets are drawn per pair.

@@ -28,7 +28,7 @@ from rungwise.instances import shards
 from rungwise.instances.batch import Batch
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows, Shard, join_rows, pad_rows
-from rungwise.instances.summary import InstancesSummary, read_kind
+from rungwise.instances.summary import InstancesSummary, ShardFile, read_kind
 
 CACHE_BYTES = 8 << 30
 _OPEN_SHARDS = 128  # mappings, each with a file descriptor and its offsets in memory
@@ -45,17 +45,14 @@ class ShardStore:
     def __init__(
         self,
         folder: Folder,
-        files: Sequence[str],
-        digests: Sequence[str],
-        sizes: Sequence[int],
+        files: Sequence[ShardFile],
         cache_bytes: int = CACHE_BYTES,
         cache_folder: Path | None = None,
     ) -> None:
-        """Open `files` of `folder`, with their `digests` (sha256 in hex) and `sizes` (bytes).
-        `cache_bytes` bounds the cache of the whole machine, not of this process. Raises UserError
-        if it cannot hold the largest shard, or if the default cache folder is another user's."""
-        self._folder = folder
-        self._files, self._digests, self._sizes = list(files), list(digests), list(sizes)
+        """Open `files` of `folder`. `cache_bytes` bounds the cache of the whole machine, not of
+        this process. Raises UserError if it cannot hold the largest shard, or if the default cache
+        folder is another user's."""
+        self._folder, self._files = folder, files
         self._lock = threading.Lock()
         self._open: OrderedDict[int, Shard] = OrderedDict()
         self._verified: set[int] = set()
@@ -65,7 +62,7 @@ class ShardStore:
         if folder.remote:
             # Created once: fsspec would create one for each thread that asks.
             self._filesystem, self._root = filesystem(folder.uri)
-            largest = max(self._sizes, default=0)
+            largest = max((file.bytes for file in files), default=0)
             if largest > cache_bytes:
                 raise UserError(
                     f"cache_bytes is {cache_bytes:,}, but a shard in {folder.uri} has {largest:,} "
@@ -104,9 +101,9 @@ class ShardStore:
         earlier call that have not been started, and stops where the cache would be full. Errors are
         suppressed here; `get` raises them."""
         queue: deque[int] = deque()
-        room = self._cache.limit if self._cache else sum(self._sizes)
+        room = self._cache.limit if self._cache else sum(file.bytes for file in self._files)
         for number in map(int, numbers):
-            room -= self._sizes[number]
+            room -= self._files[number].bytes
             if room < 0:
                 break
             queue.append(number)
@@ -132,25 +129,25 @@ class ShardStore:
 
     def _local_path(self, number: int) -> Path:
         """Return a verified local path of the shard."""
-        name, digest, size = self._files[number], self._digests[number], self._sizes[number]
+        file = self._files[number]
         if self._cache is None:
-            path = self._folder.local(name)  # compares it with the record
+            path = self._folder.local(file.file)  # compares it with the record
             if not path.exists():
                 raise DataError(f"{path} is in the record but is missing; {_MEND}")
             return path
-        path = self._cache.path(digest)
-        with self._cache.locked(str(int(digest[:8], 16) % _LOCKS)):
+        path = self._cache.path(file.sha256)
+        with self._cache.locked(str(int(file.sha256[:8], 16) % _LOCKS)):
             with contextlib.suppress(FileNotFoundError):  # another process may evict it
                 os.utime(path)
-                if number not in self._verified and file_digest(path) != digest:
+                if number not in self._verified and file_digest(path) != file.sha256:
                     # It was correct when written, so the disk has changed it since.
                     self._cache.remove(path)
             if not path.exists():
-                with self._cache.claim(digest, size) as part:
-                    self._download(name, digest, part)
+                with self._cache.claim(file.sha256, file.bytes) as part:
+                    self._download(file.file, file.sha256, part)
                 with self._lock:  # close evicted shards, so that their disk space is freed
                     for other in list(self._open):
-                        if not self._cache.path(self._digests[other]).exists():
+                        if not self._cache.path(self._files[other].sha256).exists():
                             del self._open[other]
             self._verified.add(number)
         return path
@@ -282,14 +279,7 @@ class InstanceReader:
         self.vocabulary = Vocabulary(summary.vocab_size, summary.special, summary.labels)
         self.rows_per_shard = np.array([row.instances for row in files], dtype=np.int64)
         self._begin = np.concatenate([[0], np.cumsum(self.rows_per_shard)])
-        self.store = ShardStore(
-            artifact.folder,
-            [row.file for row in files],
-            [row.sha256 for row in files],
-            [row.bytes for row in files],
-            cache_bytes=cache_bytes,
-            cache_folder=cache_folder,
-        )
+        self.store = ShardStore(artifact.folder, files, cache_bytes, cache_folder)
 
     def __len__(self) -> int:
         return int(self._begin[-1])
@@ -314,8 +304,6 @@ class InstanceReader:
         """The number of each shard that holds some of the instances, and which ones."""
         shard_of = np.searchsorted(self._begin, instances, side="right") - 1
         numbers = np.unique(shard_of)
-        if len(numbers) == 1:
-            return [(int(numbers[0]), np.arange(len(instances)))]
         by_shard = np.argsort(shard_of, kind="stable")
         ends = np.searchsorted(shard_of[by_shard], numbers, side="right")
         return list(zip(numbers.tolist(), np.split(by_shard, ends[:-1]), strict=True))

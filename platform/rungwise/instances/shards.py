@@ -37,10 +37,6 @@ class Shard:
         return np.diff(self.offsets).astype(np.int64)
 
 
-def pack_bits(starts: Bools) -> NDArray[np.uint8]:
-    return np.packbits(starts, bitorder="little")
-
-
 def join_shards(parts: Sequence[Shard]) -> Shard:
     """Concatenate the rows of several shards."""
     if len(parts) == 1:

@@ -13,7 +13,7 @@ across:
 """
 
 # ruff: noqa: RUF001
-import hashlib
+import functools
 import json
 import random
 import string
@@ -89,17 +89,14 @@ def find_rule(tokenizer: Tokenizer) -> CutRule | None:
     if max(vocabulary.values(), default=-1) >= len(vocabulary):
         # The separator of _PieceTokenizer would get an id in use.
         return None
-    # Without the vocabulary, to keep the JSON short.
-    shell = Tokenizer(models.WordLevel({}, unk_token=""))
-    if tokenizer.normalizer is not None:
-        shell.normalizer = tokenizer.normalizer
-    if tokenizer.pre_tokenizer is not None:
-        shell.pre_tokenizer = tokenizer.pre_tokenizer
-    data = json.loads(shell.to_str())
-    normalizers = {part["type"] for part in _parts(data["normalizer"], "normalizers")}
+    normalizer, splitter = (
+        None if part is None else json.loads(part.__getstate__())
+        for part in (tokenizer.normalizer, tokenizer.pre_tokenizer)
+    )
+    normalizers = {part["type"] for part in _parts(normalizer, "normalizers")}
     composes = normalizers <= {"NFC", "NFD", "Lowercase"}
     drops_blanks = normalizers <= {"NFC", "NFD", "Lowercase", "StripAccents", "BertNormalizer"}
-    match [_split_kind(part) for part in _parts(data["pre_tokenizer"], "pretokenizers")]:
+    match [_split_kind(part) for part in _parts(splitter, "pretokenizers")]:
         case ["bert"] if drops_blanks:
             return "marks"
         case ["blank"] | ["blank", "bracket"] if drops_blanks:
@@ -333,13 +330,10 @@ class NanoEncoder:
         self._encode = nanotoken.WordPieceTokenizer.from_json(text).encode_batch
         self._dtype = id_type(tokenizer)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        # [V]: whether each token begins a word; `[UNK]` is a whole word.
+        # [V]: whether each token begins a word.
         self._begins_word = np.ones(max(vocabulary.values(), default=-1) + 1, np.bool_)
         inner = [index for piece, index in vocabulary.items() if piece.startswith("##")]
         self._begins_word[inner] = False
-        unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
-        if unknown is not None:
-            self._begins_word[unknown] = True
 
     def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
         ids, ends = self._encode(texts.to_pylist(), add_special_tokens=False, parallel=False)
@@ -378,8 +372,6 @@ PROOF_BYTES, LEAST_PROOF_BYTES, REPEATED_PROOF_BYTES = 1_000_000, 1 << 17, 1 << 
 _HARD_TEXTS = 2000
 _SAMPLED_FILES = 16
 _SHOWN_CHARACTERS = 80
-_CACHED = 2  # each may take 300 MB; the oldest is dropped
-_cache: "dict[tuple[str, EncoderChoice], TextEncoder]" = {}
 
 
 @dataclass(frozen=True)
@@ -407,13 +399,12 @@ def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder
 def open_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
     """Return the encoder of the artifact in `folder`, cached in this process with its memo. A Ray
     worker process runs one task after another; each would start with an empty memo."""
-    data = folder.read_bytes(FILE)
-    key = (hashlib.sha256(data).hexdigest(), choice)
-    if key not in _cache:
-        while len(_cache) >= _CACHED:
-            del _cache[next(iter(_cache))]
-        _cache[key] = make_encoder(Tokenizer.from_str(data.decode("utf-8")), choice.backend)
-    return _cache[key]
+    return _open_encoder(folder.read_bytes(FILE), choice)
+
+
+@functools.lru_cache(maxsize=2)  # each may take 300 MB
+def _open_encoder(data: bytes, choice: EncoderChoice) -> TextEncoder:
+    return make_encoder(Tokenizer.from_str(data.decode("utf-8")), choice.backend)
 
 
 def choose_encoder(

@@ -7,13 +7,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.core.storage.store_errors import explain_connection_errors
-from rungwise.core.tokens import END_OF_TEXT, KNOWN_NAMES, ROLE_NAMES, SpecialIds
+from rungwise.core.tokens import KNOWN_NAMES, ROLE_NAMES, SpecialIds
 from rungwise.corpus.cleaning.characters import (
     CONTROLS,
     HTML_BREAK,
@@ -185,10 +185,7 @@ def _read_gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenize
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    names = [name for name in (END_OF_TEXT, *KNOWN_NAMES) if name in vocabulary]
-    tokenizer.add_special_tokens(
-        [AddedToken(name, special=True, normalized=False) for name in dict.fromkeys(names)]
-    )
+    tokenizer.add_special_tokens([name for name in KNOWN_NAMES if name in vocabulary])
     return tokenizer
 
 
@@ -241,13 +238,11 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
 
 def _unknown_token(tokenizer: Tokenizer) -> str | None:
     model = tokenizer.model
-    if (token := getattr(model, "unk_token", None)) is not None:
-        return str(token)
+    if not isinstance(model, models.Unigram):
+        return getattr(model, "unk_token", None)
     # A Unigram model states its unknown id only in its file.
-    if type(model).__name__ == "Unigram":
-        index = json.loads(tokenizer.to_str())["model"]["unk_id"]
-        return None if index is None else tokenizer.id_to_token(index)
-    return None
+    index = json.loads(model.__getstate__())["unk_id"]
+    return None if index is None else tokenizer.id_to_token(index)
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
@@ -257,7 +252,7 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
         tokenizer.id_to_token(index) or ""
         for index in range(tokenizer.get_vocab_size(with_added_tokens=True))
     ]
-    if type(tokenizer.decoder).__name__ != "ByteLevel":
+    if not isinstance(tokenizer.decoder, decoders.ByteLevel):
         return [piece.encode() for piece in pieces]
     # GPT-2's letters: printable Latin-1 for itself, other bytes in order from U+0100.
     letters = {chr(byte): byte for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.arrays import Bools, Ints
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.errors import UserError
 from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, TextEncoder
 
 Span = tuple[int, int]  # [start, end) in characters of one text
@@ -103,7 +103,7 @@ def encode_units(
 ) -> Encoded:
     """Return the tokens of `texts` as `encoder` gives them, with `word_starts` where units begin.
     `tokenizer` belongs to `encoder`. `spans` has per text a list start 0, end 0, start 1, ..., in
-    its characters. Raises DataError for an invalid span, UserError if the segmenter is not
+    its characters, as a corpus holds them (`Document`). Raises UserError if the segmenter is not
     installed."""
     units = _spans(texts, spans)
     has_units = np.zeros(len(texts), dtype=np.bool_)
@@ -189,22 +189,6 @@ def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> Ints:
         return np.empty((0, 3), np.int64)
     assert len(spans) == len(texts), f"{len(spans)} lists of spans for {len(texts)} texts"
     counts = spans.value_lengths().fill_null(0).to_numpy()
-    odd = np.flatnonzero(counts % 2)
-    if len(odd):
-        raise DataError(
-            f"spans: expected pairs of a start and an end, found {counts[odd[0]]} numbers for "
-            f"{texts[odd[0]].as_py()!r:.40}"
-        )
     pairs = spans.flatten().to_numpy().reshape(-1, 2)
     text = np.repeat(np.arange(len(texts)), counts // 2)
-    characters = pc.utf8_length(texts).to_numpy()[text]  # pyright: ignore[reportAttributeAccessIssue]
-    bad = np.flatnonzero(
-        (pairs[:, 0] < 0) | (pairs[:, 0] >= pairs[:, 1]) | (pairs[:, 1] > characters)
-    )
-    if len(bad):
-        start, end = pairs[bad[0]]
-        raise DataError(
-            f"spans: expected 0 <= start < end <= {characters[bad[0]]}, the characters of "
-            f"{texts[text[bad[0]]].as_py()!r:.40}; found [{start}, {end})"
-        )
     return np.column_stack([text, pairs]).astype(np.int64)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Regex, Tokenizer, normalizers, pre_tokenizers
 
 from rungwise.core.errors import DataError
+from rungwise.core.tokens import Ids
 
 _SECONDS = 0.02  # of the processor, for a text of at most a few hundred characters
 _COUNTS = (12, 20, 30, 50, 100)  # of repetitions: a slow one is found before the library gives up
@@ -113,7 +114,6 @@ def refuse_panic() -> Iterator[None]:
         ) from error
 
 
-Ids = NDArray[np.uint16 | np.uint32]
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 

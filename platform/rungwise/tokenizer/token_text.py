@@ -57,10 +57,8 @@ def document_hash(name: str) -> int:
 
 def write_tokens(text: TokenisedText, path: Path) -> None:
     """Write the file of a text; equal texts give equal bytes."""
-    starts, first = (
-        to_arrow(text.starts.astype(np.int32)),
-        to_arrow(text.first_sentence.astype(np.int32)),
-    )
+    starts = to_arrow(text.starts.astype(np.int32))
+    first = to_arrow(text.first_sentence.astype(np.int32))
 
     def nested(tokens: pa.Array) -> pa.Array:
         return pa.ListArray.from_arrays(first, pa.ListArray.from_arrays(starts, tokens))

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
-from rungwise.corpus import CorpusConfig
 from rungwise.corpus.building.range_builder import RangeBuilder, read_range
 from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, Cleaned, clean, clean_all
 from rungwise.corpus.cleaning.quality import find_fault
 from rungwise.corpus.cleaning.sentences import locate_spans
-from rungwise.corpus.config import DocumentRules
+from rungwise.corpus.config import CorpusConfig, DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.files import list_ranges
 from rungwise.corpus.readers.text import gutenberg_text, split_paragraphs

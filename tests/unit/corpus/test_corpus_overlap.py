@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import read_documents
 from rungwise.corpus.building.held_out import (
     HeldOutSplit,
     choose_split,
@@ -27,7 +26,7 @@ from rungwise.corpus.cleaning.characters import DOCUMENT
 from rungwise.corpus.cleaning.duplicates import DocumentDecision
 from rungwise.corpus.cleaning.overlap import hash_words
 from rungwise.corpus.config import DocumentRules
-from rungwise.corpus.document import Document, RawDocument, text_digest
+from rungwise.corpus.document import Document, RawDocument, read_documents, text_digest
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
 from rungwise.evaluation.suites.items import Items
@@ -367,12 +366,6 @@ def test_the_share_is_nearly_exact(documents: list[tuple[int, int, bool]], fract
         assert split.threshold == fraction_threshold(fraction)
 
 
-def write(documents: list[RawDocument], folder: Path, fraction: float) -> CorpusSummary:
-    rules = validate(DocumentRules, {"held_out_fraction": fraction})
-    half = len(documents) // 2
-    return write_corpus([documents[:half], documents[half:]], rules, "x", Folder.at(folder))
-
-
 def test_phrases_go_with_their_sentences(tmp_path: Path) -> None:
     rng = random.Random(0)
     text, spans = "", []
@@ -381,9 +374,9 @@ def test_phrases_go_with_their_sentences(tmp_path: Path) -> None:
         word = "".join(rng.choices("abcdefgh", k=9))
         text += f"The {word} was here. "
         spans.append((begin, begin + 9))
-    summary = write([RawDocument("d", "x", [text], text=text, spans=spans)], tmp_path, 0.1)
+    document = RawDocument("d", "x", [text], text=text, spans=spans)
+    summary, splits = build(tmp_path, [document], held_out_fraction=0.1)
     assert (summary.spans.total, summary.spans_dropped) == (400, 0)
     assert summary.spans.validation == summary.sentences.validation
-    for name in summary.file_names("train") + summary.file_names("validation"):
-        for one in read_documents(Folder.at(tmp_path), name):
-            assert set(one.spans) == {(4, 13)}
+    for one in (*splits["train"], *splits["validation"]):
+        assert set(one.spans) == {(4, 13)}

@@ -12,13 +12,18 @@ from hypothesis import strategies as st
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus import Document, read_documents
 from rungwise.corpus.building import range_builder as build
 from rungwise.corpus.building.range_builder import RangeBuilder
 from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.cleaning import duplicates
 from rungwise.corpus.config import DocumentRules
-from rungwise.corpus.document import DocumentDamage, RawDocument, text_digest
+from rungwise.corpus.document import (
+    Document,
+    DocumentDamage,
+    RawDocument,
+    read_documents,
+    text_digest,
+)
 from rungwise.corpus.summary import CorpusSummary, RangeReport
 
 

@@ -21,6 +21,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances import shards
 from rungwise.instances.reader import ShardStore
 from rungwise.instances.shards import Shard
+from rungwise.instances.summary import ShardFile
 from tests.conftest import mounted_disk
 from tests.waiting import wait_until
 
@@ -33,28 +34,28 @@ class Artifact:
 
     def __init__(self, folder: Folder, scratch: Path, salt: int) -> None:
         self.folder = folder
-        self.files = [f"train-{number:05d}.arrow" for number in NUMBERS]
-        self.digests: list[str] = []
-        self.sizes: list[int] = []
-        for number, file in enumerate(self.files):
+        self.files: list[ShardFile] = []
+        counts = {"documents": 1, "instances": ROWS, "tokens": ROWS * LENGTH}
+        for number in NUMBERS:
+            file = f"train-{number:05d}.arrow"
             path = scratch / file
             ids = np.full(ROWS * LENGTH, number + 10, dtype=np.uint16)
             ids[0] = salt
             shards.write_shard(Shard(ids, np.arange(0, ROWS * LENGTH + 1, LENGTH)), path)
             data = path.read_bytes()
             folder.write_bytes(file, data)
-            self.digests.append(hashlib.sha256(data).hexdigest())
-            self.sizes.append(len(data))
+            facts = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), **counts}
+            row = {"file": file, "split": "train", "source": "x", **facts}
+            self.files.append(ShardFile.model_validate(row))
         record = {"stage": "instances", "fingerprint": "f"}
         self.checked = artifacts.finish(folder, record, {}).folder
 
     @property
     def size(self) -> int:
-        return max(self.sizes)
+        return max(file.bytes for file in self.files)
 
     def store(self, cache_folder: Path | None = None, fits: float = 100) -> ShardStore:
-        limit = int(fits * self.size)
-        return ShardStore(self.checked, self.files, self.digests, self.sizes, limit, cache_folder)
+        return ShardStore(self.checked, self.files, int(fits * self.size), cache_folder)
 
 
 @pytest.fixture
@@ -109,12 +110,12 @@ def cached(folder: Path) -> dict[str, int]:
 
 
 def test_a_flipped_byte_or_a_missing_local_shard_says_what_to_do(local: Artifact) -> None:
-    path = local.folder.local(local.files[2])
+    path = local.folder.local(local.files[2].file)
     flip(path)
     found = hashlib.sha256(path.read_bytes()).hexdigest()
-    local.folder.remove(local.files[4])
+    local.folder.remove(local.files[4].file)
     store = local.store()
-    message = f"{path} has changed.*{local.digests[2][:12]}.*{found[:12]}.*delete the folder"
+    message = f"{path} has changed.*{local.files[2].sha256[:12]}.*{found[:12]}.*delete the folder"
     for _ in range(2):
         with pytest.raises(DataError, match=message):
             store.get(2)
@@ -155,7 +156,7 @@ def test_threads_share_one_download(remote: Artifact, tmp_path: Path, downloads:
 
     run_threads(8, read)
     assert found == [True] * 64
-    assert sorted(downloads) == remote.files
+    assert sorted(downloads) == [file.file for file in remote.files]
     # Another store of the machine finds the files.
     assert right(remote.store(tmp_path).get(5), 5)
     assert len(downloads) == len(NUMBERS)
@@ -167,8 +168,10 @@ import json, sys
 from pathlib import Path
 from rungwise.instances.reader import ShardStore
 from rungwise.core.storage.folder import Folder
-uri, files, digests, sizes, limit, folder = json.load(sys.stdin)
-store = ShardStore(Folder.at(uri), files, digests, sizes, limit, Path(folder))
+from rungwise.instances.summary import ShardFile
+uri, rows, limit, folder = json.load(sys.stdin)
+files = [ShardFile(**row) for row in rows]
+store = ShardStore(Folder.at(uri), files, limit, Path(folder))
 found = [int(store.get(number).ids[-1]) for _ in range(3) for number in range(len(files))]
 assert "ray" not in sys.modules and "mlflow" not in sys.modules
 print(json.dumps(found))
@@ -178,7 +181,8 @@ print(json.dumps(found))
 @pytest.mark.parametrize("fits", [100, 4.5])
 def test_processes_share_the_cache(remote: Artifact, tmp_path: Path, fits: float) -> None:
     limit = int(fits * remote.size)
-    spec = [remote.folder.uri, remote.files, remote.digests, remote.sizes, limit, str(tmp_path)]
+    rows = [file.model_dump() for file in remote.files]
+    spec = [remote.folder.uri, rows, limit, str(tmp_path)]
 
     def read(_: int) -> None:
         command = [sys.executable, "-c", _READ_ALL]
@@ -196,10 +200,10 @@ def test_an_evicted_shard_can_still_be_read_where_it_is_mapped(
 ) -> None:
     store, other = remote.store(tmp_path, fits=2.5), remote.store(tmp_path, fits=2.5)
     mine, theirs = store.get(0), other.get(0)
-    os.utime(tmp_path / f"{remote.digests[0]}.arrow", ns=(1, 1))
+    os.utime(tmp_path / f"{remote.files[0].sha256}.arrow", ns=(1, 1))
     for number in (1, 2, 3):
         store.get(number)
-    assert remote.digests[0] not in cached(tmp_path)
+    assert remote.files[0].sha256 not in cached(tmp_path)
     assert right(mine, 0)
     assert right(theirs, 0)
     # The process that evicted it let go of it; the other one still has it.
@@ -213,10 +217,10 @@ def test_what_was_opened_longest_ago_goes_first(remote: Artifact, tmp_path: Path
     for number in (0, 1, 2):
         store.get(number)
     for age, number in enumerate((1, 2, 0)):
-        os.utime(tmp_path / f"{remote.digests[number]}.arrow", ns=(age, age))
+        os.utime(tmp_path / f"{remote.files[number].sha256}.arrow", ns=(age, age))
     remote.store(tmp_path, fits=3.5).get(1)  # a second process uses the oldest
     store.get(3)
-    assert set(cached(tmp_path)) == {remote.digests[number] for number in (0, 1, 3)}
+    assert set(cached(tmp_path)) == {remote.files[number].sha256 for number in (0, 1, 3)}
 
 
 @pytest.mark.parametrize("spoil", [flip, lambda path: path.write_bytes(path.read_bytes()[:1000])])
@@ -224,23 +228,23 @@ def test_a_damaged_file_of_the_cache_is_downloaded_again(
     remote: Artifact, tmp_path: Path, downloads: list[str], spoil: Callable[[Path], None]
 ) -> None:
     remote.store(tmp_path).get(0)
-    spoil(tmp_path / f"{remote.digests[0]}.arrow")
+    spoil(tmp_path / f"{remote.files[0].sha256}.arrow")
     assert right(remote.store(tmp_path).get(0), 0)
     assert len(downloads) == 2
 
 
 def test_another_object_is_an_error(bucket: str, tmp_path: Path, downloads: list[str]) -> None:
     artifact = Artifact(Folder.at(f"{bucket}/spoilt"), tmp_path, 2)
-    data = artifact.folder.read_bytes(artifact.files[0])
-    artifact.folder.write_bytes(artifact.files[0], data[:-1] + b"?")
-    artifact.folder.remove(artifact.files[1])
+    data = artifact.folder.read_bytes(artifact.files[0].file)
+    artifact.folder.write_bytes(artifact.files[0].file, data[:-1] + b"?")
+    artifact.folder.remove(artifact.files[1].file)
     store = artifact.store(tmp_path / "cache")
     store.prefetch([0, 1, 2])  # is silent until a shard is wanted
     wait_for_prefetch(store)
     left = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert left == {"locks", f"{artifact.digests[2]}.arrow"}
-    name = re.escape(artifact.folder.path(artifact.files[0]))
-    with pytest.raises(DataError, match=f"{name} has changed.*{artifact.digests[0]}.*delete"):
+    assert left == {"locks", f"{artifact.files[2].sha256}.arrow"}
+    name = re.escape(artifact.folder.path(artifact.files[0].file))
+    with pytest.raises(DataError, match=f"{name} has changed.*{artifact.files[0].sha256}.*delete"):
         store.get(0)
     with pytest.raises(DataError, match=r"train-00001\.arrow is in the record but is missing"):
         store.get(1)
@@ -252,7 +256,7 @@ def test_shards_are_prefetched(remote: Artifact, tmp_path: Path, downloads: list
     store = remote.store(tmp_path, fits=3.5)
     store.prefetch(np.array([7, 6, 5, 4, 3]))  # as many as fit, the first ones
     wait_for_prefetch(store)
-    assert set(cached(tmp_path)) == {remote.digests[number] for number in (5, 6, 7)}
+    assert set(cached(tmp_path)) == {remote.files[number].sha256 for number in (5, 6, 7)}
     assert all(right(store.get(number), number) for number in (5, 6, 7))
     assert len(downloads) == 3
 
@@ -272,7 +276,7 @@ def test_a_download_waits_for_room_others_have_claimed(remote: Artifact, tmp_pat
         thread.join(0.5)
         assert cached(tmp_path) == {}
     thread.join()
-    assert set(cached(tmp_path)) == {remote.digests[0]}
+    assert set(cached(tmp_path)) == {remote.files[0].sha256}
 
 
 def test_the_folder_by_default_is_closed_to_others(
@@ -282,7 +286,7 @@ def test_the_folder_by_default_is_closed_to_others(
     remote.store().get(0)
     (folder,) = tmp_path.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert set(cached(folder)) == {remote.digests[0]}
+    assert set(cached(folder)) == {remote.files[0].sha256}
     folder.chmod(0o755)
     with pytest.raises(UserError, match="mode 0700"):
         remote.store()
@@ -294,4 +298,5 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(remote: Artifact, tmp_pa
         store.get(0)
         with pytest.raises(UserError, match="no room left on the disk of the shard cache"):
             store.get(1)
-        assert {path.name for path in tmp_path.iterdir()} == {"locks", f"{remote.digests[0]}.arrow"}
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names == {"locks", f"{remote.files[0].sha256}.arrow"}

@@ -19,7 +19,7 @@ from rungwise.instances.kind import Facts
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shards import Shard, pad_rows
-from rungwise.instances.texts import AlignedLinesConfig, LabelledPairsConfig
+from rungwise.instances.texts import AlignedLinesConfig, LabelledPairsConfig, TextPairsKind
 from rungwise.pipeline.recipe import Recipe
 from rungwise.tasks.data import task_text
 from rungwise.tasks.data.task_text import encode_pairs
@@ -127,10 +127,8 @@ def test_rows_are_those_of_a_slow_builder(
     assert "  3 labels, " in instances.headline
 
 
-def read_batch(
-    config: LabelledPairsConfig, shard: Shard, vocabulary: Vocabulary, rows: Any = None
-) -> LabelledPairs[Any]:
-    rows = np.arange(len(shard)) if rows is None else rows
+def read_batch(config: TextPairsKind, shard: Shard, vocabulary: Vocabulary) -> Any:
+    rows = np.arange(len(shard))
     return config.batch(pad_rows(shard, rows, rows, config.width, 0), rows, 0, vocabulary)
 
 
@@ -154,9 +152,7 @@ def test_aligned_lines_are_the_texts_of_a_task_and_those_to_write(tmp_path: Path
     rng, library = np.random.default_rng(0), load_tokenizer(tokenizer.folder)
     shard = config.build(text, summary.special, rng).shard
     vocabulary = Vocabulary(summary.vocab_size, summary.special, summary.labels)
-    batch: Any = config.batch(
-        pad_rows(shard, np.arange(20), np.arange(20), 18, 0), np.arange(20), 0, vocabulary
-    )
+    batch = read_batch(config, shard, vocabulary)
     for row, example in enumerate(lines):
         for ids, length, part in zip(
             batch.ids[row], batch.lengths[row], (example.text, str(example.target)), strict=True

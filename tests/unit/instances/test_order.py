@@ -46,12 +46,16 @@ def published_permute(
     return value.astype(np.int64)
 
 
-def whole_epoch(rows: list[int], seed: int, epoch: int, config: OrderConfig) -> list[list[int]]:
-    """(instance, shard, row) at every place of an epoch, by lists: the definition, spelt out."""
+def line_of(rows: list[int], seed: int, epoch: int) -> list[list[int]]:
+    """(instance, shard, row) of an epoch end to end, by lists: the definition, spelt out."""
     shards = sorted(range(len(rows)), key=lambda shard: int(bits(seed, epoch, 0x5A4D, shard)))
     begin = np.concatenate([[0], np.cumsum(rows)])
-    line = [[int(begin[s]) + row, s, row] for s in shards for row in range(rows[s])]
-    lanes = []
+    return [[int(begin[s]) + row, s, row] for s in shards for row in range(rows[s])]
+
+
+def whole_epoch(rows: list[int], seed: int, epoch: int, config: OrderConfig) -> list[list[int]]:
+    """(instance, shard, row) at every place of an epoch, by lists: the definition, spelt out."""
+    line, lanes = line_of(rows, seed, epoch), []
     for number, part in enumerate(np.array_split(np.arange(len(line)), config.lanes)):
         lane: list[list[int]] = []
         for window, first in enumerate(range(0, len(part), config.window_instances)):
@@ -162,13 +166,6 @@ def test_splitmix64_gives_the_published_numbers() -> None:
 STREAM_ROWS = st.lists(st.integers(0, 40), min_size=1, max_size=10)
 
 
-def line_of(rows: list[int], seed: int, epoch: int) -> list[int]:
-    """The instances of an epoch end to end, by lists: the definition, spelt out."""
-    shards = sorted(range(len(rows)), key=lambda shard: int(bits(seed, epoch, 0x5A4D, shard)))
-    begins = np.concatenate([[0], np.cumsum(rows)])
-    return [int(begins[shard]) + row for shard in shards for row in range(rows[shard])]
-
-
 @given(STREAM_ROWS, st.integers(1, 9), st.integers(0, 3), st.integers(1, 5))
 @settings(max_examples=200)
 def test_streams_are_contiguous_text(rows: list[int], streams: int, seed: int, world: int) -> None:
@@ -177,7 +174,7 @@ def test_streams_are_contiguous_text(rows: list[int], streams: int, seed: int, w
     opens = set((np.cumsum(rows) - rows).tolist())
     assert order.steps_per_epoch == sum(rows) // streams
     for epoch in range(2):
-        line = line_of(rows, seed, epoch)
+        line = [instance for instance, _, _ in line_of(rows, seed, epoch)]
         before: list[int] = []
         read: list[int] = []
         for block in range(order.steps_per_epoch):

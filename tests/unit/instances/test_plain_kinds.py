@@ -32,15 +32,10 @@ def read(config: Kind, shard: Shard, rows: Any = None) -> Any:
     return config.batch(padded, rows, 0, Vocabulary(60_000, SPECIAL))
 
 
-def batch_of(lengths: list[int], size: int) -> Any:
-    config = CausalConfig(sequence_length=size)
-    text = text_of([[length] for length in lengths])
-    return read(config, config.build(text, SPECIAL, np.random.default_rng(0)).shard)
-
-
 def test_two_documents_as_blocks_worked_by_hand() -> None:
     """[END] 10 11 12 [END] 13 14 [END] in blocks of three."""
-    batch = batch_of([3, 2], 3)
+    config, text = CausalConfig(sequence_length=3), text_of([[3], [2]])
+    batch = read(config, config.build(text, SPECIAL, np.random.default_rng(0)).shard)
     assert batch.ids.tolist() == [[3, 10, 11], [12, 3, 13], [14, 3, 0]]
     assert batch.targets.tolist() == [[10, 11, 12], [3, 13, 14], [3, 0, 0]]
     assert batch.weights.tolist() == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
@@ -51,7 +46,13 @@ def test_two_documents_as_blocks_worked_by_hand() -> None:
 @given(LENGTHS, st.integers(2, 40))
 @settings(max_examples=200)
 def test_every_token_is_predicted_once_from_its_own_document(lengths: list[int], size: int) -> None:
-    batch = batch_of(lengths, size)
+    config, text = CausalConfig(sequence_length=size), text_of([[length] for length in lengths])
+    built = config.build(text, SPECIAL, np.random.default_rng(0))
+    counts = config.check(built.shard, FACTS)
+    assert counts["predicted"] == sum(lengths) + len(lengths)
+    assert counts["ends"] == len(lengths) + 1
+    assert config.statistics(counts | built.counts)["fill"] <= 1
+    batch = read(config, built.shard)
     real = batch.weights > 0
     predicted = batch.targets[real].tolist()
     expected, token = [], 10
@@ -75,32 +76,6 @@ def test_every_token_is_predicted_once_from_its_own_document(lengths: list[int],
         owners = {owner[token] for token in batch.ids[row, seen].tolist()} - {-1}
         owners |= {owner[int(batch.targets[row, position])]} - {-1}
         assert len(owners) <= 1
-
-
-@given(LENGTHS, st.integers(2, 40))
-@settings(max_examples=50)
-def test_the_contract_of_blocks_holds(lengths: list[int], size: int) -> None:
-    config = CausalConfig(sequence_length=size)
-    built = config.build(
-        text_of([[length] for length in lengths]), SPECIAL, np.random.default_rng(0)
-    )
-    counts = config.check(built.shard, FACTS)
-    assert counts["predicted"] == sum(lengths) + len(lengths)
-    assert counts["ends"] == len(lengths) + 1
-    assert config.statistics(counts | built.counts)["fill"] <= 1
-
-
-def test_a_broken_stream_is_caught() -> None:
-    config = CausalConfig(sequence_length=4)
-    shard = config.build(text_of([[9], [9]]), SPECIAL, np.random.default_rng(0)).shard
-    ids = shard.ids.copy()
-    ids[5] = 77
-    with pytest.raises(DataError, match="begin with the last token of the one before"):
-        config.check(dataclasses.replace(shard, ids=ids), FACTS)
-    ids = shard.ids.copy()
-    ids[0] = 77
-    with pytest.raises(DataError, match="framed by end symbols"):
-        config.check(dataclasses.replace(shard, ids=ids), FACTS)
 
 
 def runs_of(config: SentenceRunsConfig, shard: Shard) -> list[list[tuple[int, list[int]]]]:
@@ -182,18 +157,25 @@ def test_every_sentence_is_in_one_run_in_order_or_counted(
     assert 0 <= statistics["fill"] <= 1
 
 
+RUNS = SentenceRunsConfig(sentences=3, sentence_length=4)
+BLOCKS = CausalConfig(sequence_length=4)
+
+
 @pytest.mark.parametrize(
-    ("places", "tokens", "message"),
+    ("config", "places", "tokens", "message"),
     [
-        ([2], [77], r"\[END\] must be exactly 15"),
-        ([0], [END], r"\[END\] must be exactly 15"),
-        ([0, 2], [END, 77], "sentences with a token must be exactly 15"),
-        ([5, 6], [END, 77], "tokens of a sentence must be at most 4"),
-        ([10, 11], [END, 77], "runs that do not end with the end symbol must be exactly 0"),
+        (RUNS, [2], [77], r"\[END\] must be exactly 15"),
+        (RUNS, [0], [END], r"\[END\] must be exactly 15"),
+        (RUNS, [0, 2], [END, 77], "sentences with a token must be exactly 15"),
+        (RUNS, [5, 6], [END, 77], "tokens of a sentence must be at most 4"),
+        (RUNS, [10, 11], [END, 77], "runs that do not end with the end symbol must be exactly 0"),
+        (BLOCKS, [5], [77], "begin with the last token of the one before"),
+        (BLOCKS, [0], [77], "framed by end symbols"),
     ],
 )
-def test_a_broken_run_is_caught(places: list[int], tokens: list[int], message: str) -> None:
-    config = SentenceRunsConfig(sentences=3, sentence_length=4)
+def test_a_broken_row_is_caught(
+    config: Kind, places: list[int], tokens: list[int], message: str
+) -> None:
     shard = config.build(text_of([[2, 3, 4]] * 5), SPECIAL, np.random.default_rng(0)).shard
     ids = shard.ids.copy()
     ids[places] = tokens

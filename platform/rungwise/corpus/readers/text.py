@@ -123,6 +123,7 @@ class _OpenDocument:
     reader: FileReader
     begin: int
     read: Callable[[int, bytes], RawDocument]
+    boilerplate: int = 0  # characters left out around it
     num_bytes: int = 0
     lines: list[bytes] = field(default_factory=list)
 
@@ -135,9 +136,10 @@ class _OpenDocument:
     def finish(self) -> Iterator[RawDocument]:
         """Yield the document, or nothing if it has no paragraph."""
         if self._is_too_long:
-            yield self.reader.skip_too_long(self.begin, self.num_bytes)
-            return
-        document = self.read(self.begin, b"".join(self.lines))
+            document = self.reader.skip_too_long(self.begin, self.num_bytes)
+        else:
+            document = self.read(self.begin, b"".join(self.lines))
+        document.boilerplate = self.boilerplate
         if document.damage or document.paragraphs:
             yield document
 
@@ -198,17 +200,17 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
         is_cut = document and (not begins_line or document.num_bytes + len(part) > 2 * part_bytes)
         if begins_chunk or (is_cut and not is_blank):
             if document:
-                yield from (replace(one, boilerplate=around) for one in document.finish())
-                around = 0
+                yield from document.finish()
             if begins_chunk and reader.is_past_end(next_chunk * chunk_bytes):
                 return
-            chunk, document = max(chunk, next_chunk), _OpenDocument(reader, offset, read)
+            chunk = max(chunk, next_chunk)
+            document, around = _OpenDocument(reader, offset, read, around), 0
         if document:
             document.add(part, len(part))
         elif begins_line and reader.is_past_end(offset):
             return
     if document:
-        yield from (replace(one, boilerplate=around) for one in document.finish())
+        yield from document.finish()
 
 
 def _block_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
