@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import CheckedFolder
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import SharedResults, read_note
+from rungwise.core.storage import known_digests
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import range_task, stage
 from rungwise.corpus.building.held_out import HeldOutSplit
@@ -182,6 +184,28 @@ def test_damaged_text_is_read_again(tmp_path: Path, files_read: list[str]) -> No
     assert files_read[3:] == ["01.txt"]
     assert grown == build(tmp_path / "texts", tmp_path / "new" / "corpus" / "c")
     assert shards(tmp_path / "corpus" / "c") == shards(tmp_path / "new" / "corpus" / "c")
+
+
+def test_a_source_changed_in_place_is_read_again_if_its_size_and_time_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_read: list[str]
+) -> None:
+    monkeypatch.setattr(known_digests, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(known_digests, "_TICK_NS", 20_000_000)
+    for number in range(3):
+        write_texts(tmp_path / "texts", number, made_up_sentences(number, 80))
+    time.sleep(0.05)  # else no digest is kept
+    build(tmp_path / "texts", tmp_path / "corpus" / "a")
+    path = tmp_path / "texts" / "01.txt"
+    modified = path.stat().st_mtime_ns
+    text = path.read_text()
+    path.write_text(text[::-1])
+    os.utime(path, ns=(modified, modified))
+    time.sleep(0.05)
+    files_read.clear()
+    grown = build(tmp_path / "texts", tmp_path / "corpus" / "b")
+    assert files_read == ["01.txt"]
+    assert grown == build(tmp_path / "texts", tmp_path / "new" / "corpus" / "b")
+    assert shards(tmp_path / "corpus" / "b") == shards(tmp_path / "new" / "corpus" / "b")
 
 
 def test_a_shard_that_rotted_is_made_again_once_it_was_read(tmp_path: Path) -> None:
