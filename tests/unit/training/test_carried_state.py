@@ -134,7 +134,7 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_streams(
     for step in range(settings.steps):
         epoch, block = divmod(step, size)
         if block == 0:
-            line = [flat[row] for row in line_of(rows, settings.seed, epoch)]
+            line = [flat[row] for row, _, _ in line_of(rows, settings.seed, epoch)]
             streams = [line[stream * size : (stream + 1) * size] for stream in range(STREAMS)]
             for stream in streams:
                 stream[0] = (True, stream[0][1])
