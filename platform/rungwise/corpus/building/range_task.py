@@ -220,7 +220,7 @@ def write_tables(
 
 def open_tables(output: Folder, name: str, fields: Sequence[int] = ()) -> Any:
     """Open a file of `write_tables`, to read the columns with these numbers, or all."""
-    source = output.open(name) if output.remote else pa.OSFile(str(output.local(name)))
+    source = output.open(name) if output.remote else pa.memory_map(str(output.local(name)))
     return pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=list(fields)))
 
 
