@@ -31,7 +31,6 @@ from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_builder import RangeBuilder, read_range
 from rungwise.corpus.building.range_task import write_training_shards
-from rungwise.corpus.cleaning.overlap import add_passages
 from rungwise.corpus.config import (
     CorpusConfig,
     DocumentRules,
@@ -172,7 +171,7 @@ def write_repeated(base: Artifact, folder: Path, megabytes: float) -> Artifact:
             if num_bytes >= megabytes * 1e6:
                 return finish("corpus", target, summarise_reports([*reports[0], *reports[1]]))
             builder = RangeBuilder(rules, "benchmark")
-            tables = map(add_passages, builder.tables(changed(base, row.file, copy)))
+            tables = builder.tables(changed(base, row.file, copy))
             part = f"part-{len(reports[0]):05}"
             split, place = HeldOutSplit(threshold=0), target / part
             report = write_training_shards(

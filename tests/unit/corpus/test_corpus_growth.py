@@ -309,8 +309,8 @@ def run_task(task: RangeTask, range_: Range) -> list[Any]:
 
 
 STAGED = (
-    "text.arrow keys.arrow held-out.arrow held-out.passages train.rows cut.passages note.json "
-    "train-00000.parquet train.parquet validation.parquet"
+    "text.arrow keys.arrow passages.arrow held-out.arrow held-out.passages train.rows "
+    "cut.passages note.json train-00000.parquet train.parquet validation.parquet"
 )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.corpus.cleaning.duplicates import DocumentDecision
-from rungwise.corpus.cleaning.overlap import PASSAGES, add_passages
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import text_digest, text_length
 
@@ -147,19 +146,18 @@ def digest_split(keys: pa.Table, split: HeldOutSplit) -> str:
 def split_documents(
     table: pa.Table, split: HeldOutSplit, rules: DocumentRules
 ) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """The documents of a table, with passages, of `RangeBuilder`, long ones cut; which (N,) are
-    held out; and the row that each, (N,), was in `table`, -1 for the parts of one that was cut."""
+    """The documents of a table of `RangeBuilder`, long ones cut; which (N,) are held out; and the
+    row that each, (N,), was in `table`, -1 for the parts of one that was cut."""
     held_out, is_long, is_edge = _choose_documents(table, split)
     tables, masks, rows, begin = [table[:0]], [held_out[:0]], [np.arange(0)], 0
     for row in np.flatnonzero(is_long | is_edge).tolist():
-        document = table[row : row + 1].drop_columns([PASSAGES]).to_pylist()[0]
+        document = table[row : row + 1].to_pylist()[0]
         fraction = split.edge_share if is_edge[row] else rules.held_out_fraction
         if not can_be_cut(" ".join(document["sentences"]), fraction, rules.minimum_characters):
             held_out[row] = split.hold_whole_edge
             continue
         parts, mask = _cut(document, fraction, rules.minimum_characters)
-        schema = table.drop_columns([PASSAGES]).schema
-        tables += [table[begin:row], add_passages(pa.Table.from_pylist(parts, schema=schema))]
+        tables += [table[begin:row], pa.Table.from_pylist(parts, schema=table.schema)]
         masks += [held_out[begin:row], np.array(mask)]
         rows += [np.arange(begin, row), np.full(len(parts), -1)]
         begin = row + 1

@@ -29,13 +29,14 @@ from rungwise.corpus.building.range_builder import (
 )
 from rungwise.corpus.cleaning.duplicates import REASONS
 from rungwise.corpus.cleaning.overlap import (
-    PASSAGES,
+    PASSAGES_SCHEMA,
     STANDS_IN_TRAINING,
     Passages,
-    add_passages,
+    hash_passages,
     keep_sentences,
     mark_sentences,
     read_passages,
+    tabulate_passages,
 )
 from rungwise.corpus.config import CorpusConfig, DocumentRules, source_names
 from rungwise.corpus.document import SCHEMA, RawDocument
@@ -51,16 +52,15 @@ NO_POSITIONS = np.empty((0, 3), np.int64)
 # The index is that of the reason of a duplicate, or 0.
 _POSITIONS = pa.schema([("range", pa.int32()), ("row", pa.int32()), ("index", pa.int32())])
 _READ_FILE, _TRAIN_FILE = STAGING + "/{:05d}.read.json", STAGING + "/{:05d}.train"
-_TEXT_FILE, _KEYS_FILE = "text.arrow", "keys.arrow"
+_TEXT_FILE, _KEYS_FILE, _PASSAGES_FILE = "text.arrow", "keys.arrow", "passages.arrow"
 _HELD_OUT_FILE, _HELD_OUT_PASSAGES = "held-out.arrow", "held-out.passages"
 _TRAIN_ROWS, _CUT_PASSAGES = "train.rows", "cut.passages"
-_STAGED_SCHEMA = TEXT_SCHEMA.append(pa.field(PASSAGES, pa.list_(pa.uint64())))
 
 
 class TrainingShards(NamedTuple):
-    """The report of the training files of a range; the held-out documents, with passages; which of
-    all its documents, (N,), are training documents as they are; and the hashes of the passages of
-    what is left of the others for training, uint64."""
+    """The report of the training files of a range; the held-out documents; which of all its
+    documents, (N,), are training documents as they are; and the hashes of the passages of what is
+    left of the others for training, uint64."""
 
     report: RangeReport
     held_out: pa.Table
@@ -77,10 +77,10 @@ def write_training_shards(
     output: Folder,
 ) -> TrainingShards:
     """Write the training files of a range, none if it has no such documents. `tables` come from
-    `RangeBuilder`, with passages; `duplicates`, (N, 2), holds row and index of the reason, sorted;
-    `split` says which documents are held out."""
+    `RangeBuilder`; `duplicates`, (N, 2), holds row and index of the reason, sorted; `split` says
+    which documents are held out."""
     files = _SplitFiles(TRAIN, source, rules, output)
-    parts = [_STAGED_SCHEMA.empty_table()]
+    parts = [TEXT_SCHEMA.empty_table()]
     masks, cut_passages = [np.empty(0, bool)], [np.empty(0, np.uint64)]
     begin = 0
     for table in tables:
@@ -93,12 +93,12 @@ def write_training_shards(
             files.report.drop(REASONS[reason], table["id"][row].as_py(), text)
         begin += table.num_rows
         table, held_out, row = split_documents(table.filter(pa.array(stays)), split, rules)
-        files.add(table.drop_columns([PASSAGES]).filter(pa.array(~held_out)))
+        files.add(table.filter(pa.array(~held_out)))
         parts.append(table.filter(pa.array(held_out)))
         masks.append(np.zeros(len(stays), bool))
         masks[-1][np.flatnonzero(stays)[row[~held_out & (row >= 0)]]] = True
         cut = table.filter(pa.array(~held_out & (row < 0)))
-        cut_passages.append(read_passages(cut).hashes)
+        cut_passages.append(hash_passages(cut["sentences"].to_pylist()).hashes)
     held_out_rows, is_training = pa.concat_tables(parts), np.concatenate(masks)
     return TrainingShards(files.close(), held_out_rows, is_training, np.concatenate(cut_passages))
 
@@ -218,10 +218,24 @@ def write_tables(
         return file_digest(path)
 
 
-def open_tables(output: Folder, name: str, fields: Sequence[int] = ()) -> Any:
-    """Open a file of `write_tables`, to read the columns with these numbers, or all."""
+def open_tables(output: Folder, name: str) -> Any:
     source = output.open(name) if output.remote else pa.memory_map(str(output.local(name)))
-    return pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=list(fields)))
+    return pa.ipc.open_file(source)
+
+
+def _read_rows(
+    folder: Folder, name: str, first: int = 0, end: int | None = None
+) -> Iterator[pa.Table]:
+    """Yield the rows [first, end) of a file of `write_tables`, by default all, in parts."""
+    with open_tables(folder, name) as reader:
+        place = 0
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            begin = max(first - place, 0)
+            part = batch[begin : None if end is None else max(end - place, 0)]
+            place += batch.num_rows
+            if part:
+                yield pa.Table.from_batches([part])
 
 
 class _Rows(NamedTuple):
@@ -284,7 +298,7 @@ class RangeTask:
                 builder = RangeBuilder(self.config, self._source(range), share)
                 own = replace(range, files=piece.files)
                 source = read_range(own, self.config) if documents is None else documents
-                yield from map(add_passages, builder.tables(source))
+                yield from builder.tables(source)
                 keys.append(builder.keys)
                 end = first + builder.keys.num_rows
                 report = builder.report.to_plain()
@@ -292,7 +306,10 @@ class RangeTask:
                 first = end
 
         folder = self.shared[result]
-        files = {_TEXT_FILE: write_tables(folder, _TEXT_FILE, _STAGED_SCHEMA, tables())}
+        files = {_TEXT_FILE: write_tables(folder, _TEXT_FILE, TEXT_SCHEMA, tables())}
+        # Apart from reading, which holds a large document several times.
+        passages = map(tabulate_passages, _read_rows(folder, _TEXT_FILE))
+        files[_PASSAGES_FILE] = write_tables(folder, _PASSAGES_FILE, PASSAGES_SCHEMA, passages)
         files[_KEYS_FILE] = write_tables(folder, _KEYS_FILE, KEYS_SCHEMA, keys)
         self.shared.write(result, content, files)
         return content
@@ -309,21 +326,13 @@ class RangeTask:
                 tables.append(reader.read_all()[rows.first : rows.end])
         return pa.concat_tables(tables).combine_chunks()
 
-    def tables(self, number: int, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
-        """Yield the documents of a staged range, with these columns or all."""
-        fields = [_STAGED_SCHEMA.get_field_index(name) for name in columns]
+    def tables(self, number: int, file: str = _TEXT_FILE) -> Iterator[pa.Table]:
+        """Yield the documents of a staged range, or what another file holds for each of them."""
         for rows in self._rows(number):
-            with open_tables(self.shared[rows.result], _TEXT_FILE, fields) as reader:
-                place = 0
-                for number in range(reader.num_record_batches):
-                    batch = reader.get_batch(number)
-                    first, end = max(rows.first - place, 0), max(rows.end - place, 0)
-                    place += batch.num_rows
-                    if part := batch[first:end]:
-                        yield pa.Table.from_batches([part])
+            yield from _read_rows(self.shared[rows.result], file, rows.first, rows.end)
 
     def document_id(self, number: int, row: int) -> str:
-        for table in self.tables(number, ["id"]):
+        for table in self.tables(number):
             if row < table.num_rows:
                 return table["id"][row].as_py()
             row -= table.num_rows
@@ -347,10 +356,13 @@ class RangeTask:
             folder, source = self.shared[result], self._source(range)
             tables = self.tables(range.number)
             shards = write_training_shards(source, tables, duplicates, self.config, split, folder)
-            held_out = shards.held_out.drop_columns([PASSAGES])
-            files = {_HELD_OUT_FILE: write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [held_out])}
+            held_out = write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [shards.held_out])
+            files = {_HELD_OUT_FILE: held_out}
             for name, array in (
-                (_HELD_OUT_PASSAGES, read_passages(shards.held_out).hashes),
+                (
+                    _HELD_OUT_PASSAGES,
+                    hash_passages(shards.held_out["sentences"].to_pylist()).hashes,
+                ),
                 (_TRAIN_ROWS, shards.is_training),
                 (_CUT_PASSAGES, shards.cut_passages),
             ):
@@ -388,7 +400,7 @@ class RangeTask:
         are training documents."""
         training = self._training(number)
         is_training, begin = np.frombuffer(training.read_bytes(_TRAIN_ROWS), bool), 0
-        for table in self.tables(number, [PASSAGES]):
+        for table in self.tables(number, _PASSAGES_FILE):
             yield read_passages(table), is_training[begin : begin + table.num_rows]
             begin += table.num_rows
         cut = np.frombuffer(training.read_bytes(_CUT_PASSAGES), np.uint64)

@@ -19,7 +19,7 @@ from rungwise.corpus.cleaning.quality import is_word, is_word_alone
 from rungwise.corpus.document import Document, text_length
 
 STANDS_IN_TRAINING = "stands in training"
-PASSAGES = "passages"  # the column of `add_passages`
+PASSAGES_SCHEMA = pa.schema([("passages", pa.list_(pa.uint64()))])  # a row per document
 TRAINING = -1  # in the place of a range
 _RUN_WORDS = 13
 _SENTENCE_WORDS = 5
@@ -189,7 +189,10 @@ def _hash_batch(lines: Sequence[str]) -> tuple[WordRuns, np.ndarray]:
     one's document, (N,), by which they are sorted."""
     words = hash_words(lines)
     parts = hash_runs(words, _RUN_WORDS), hash_lines(words, _SENTENCE_WORDS)
+    del words  # of a large document
     passages = WordRuns(*map(np.concatenate, zip(*parts, strict=True)))
+    if lines.count(DOCUMENT) < 2:
+        return passages, np.zeros(len(passages.hashes), np.int8)
     document = np.cumsum(np.array([line == DOCUMENT for line in lines], bool))[passages.first]
     order = np.argsort(document, kind="stable")
     return WordRuns(*(column[order] for column in passages)), document[order]
@@ -205,16 +208,17 @@ def hash_passages(documents: Iterable[Sequence[str]]) -> Passages:
     return Passages(np.concatenate(hashes), np.cumsum(np.concatenate(counts)))
 
 
-def add_passages(table: pa.Table) -> pa.Table:
-    """Add a column with the hashes of the passages of each document."""
+def tabulate_passages(table: pa.Table) -> pa.Table:
+    """Return the hashes of the passages of a table's documents, as PASSAGES_SCHEMA has them."""
     passages = hash_passages(table["sentences"].to_pylist())
     offsets = pa.array(np.insert(passages.ends, 0, 0), pa.int32())
-    return table.append_column(PASSAGES, pa.ListArray.from_arrays(offsets, passages.hashes))
+    lists = pa.ListArray.from_arrays(offsets, passages.hashes)
+    return pa.Table.from_arrays([lists], schema=PASSAGES_SCHEMA)
 
 
 def read_passages(table: pa.Table) -> Passages:
-    """Return the passages of a table of `add_passages`."""
-    column = table[PASSAGES].combine_chunks()
+    """Return the passages of a table of `tabulate_passages`."""
+    column = table["passages"].combine_chunks()
     offsets = column.offsets.to_numpy()
     hashes = column.values.to_numpy()[offsets[0] : offsets[-1]]
     return Passages(hashes, offsets[1:] - offsets[0])
