@@ -77,11 +77,11 @@ def count_works(rows: Sequence[Planned], compute: ComputeConfig) -> dict[str, Wo
     for row in rows:
         stage, work = row.stage, _count_work(row.stage, compute)
         others = [each.stage.trunk for each in rows if stage.continues(each.stage)]
-        finished = row.earlier.steps if row.earlier else 0
-        done = max((trunk[1] for trunk in others if trunk), default=finished)
-        if work and done and isinstance(stage.config, PretrainStageConfig):
+        earlier = row.earlier.steps if row.earlier else 0
+        shared = max((trunk[1] for trunk in others if trunk), default=earlier)
+        if work and shared and isinstance(stage.config, PretrainStageConfig):
             steps = require_gradient(stage.config, "steps").pretrain.steps
-            work = work._replace(units=work.units * (1 - done / steps))
+            work = work._replace(units=work.units * (1 - shared / steps))
         works[stage.display_name] = work
     return works
 
