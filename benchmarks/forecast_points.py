@@ -1,12 +1,13 @@
-"""Points of the curves of eleven rungs on three texts, for `benchmarks.forecast` to backtest.
+"""Points of the curves of eleven rungs on four texts, for `benchmarks.forecast` to backtest.
 
-    python -m benchmarks.forecast_points --root /tmp/curves           an hour of a core
+    python -m benchmarks.forecast_points --root /tmp/curves           hours of a core
     python -m benchmarks.forecast_points --root /tmp/curves --corpora novels --rungs gpt,lstm
 
-Budgets go from 1/64 of a run of one or half a million tokens to the whole, with a second seed at
-the smallest two: by steps for networks, by documents for counts. Two texts are longer than what a
-network reads; the novels are read several times, and `docs_text` has runs of all steps on parts of
-a text, so that repeats are in the data. The learning rate is the same at every budget.
+Budgets go from 1/64 of a run of four million tokens to the whole, with a second seed at the
+smallest two: by steps for networks, by documents for counts. Two texts are as long as what a
+network reads, the abstracts half as long; the novels are read four times, and `docs_text` has runs
+of all steps on parts of a text, so that repeats are in the data. The learning rate is the same at
+every budget.
 
 One stage runs at a time, on one thread. Points are written after each group of rungs; the same
 command goes on where it was stopped. Seconds are of the wall, so where others use the machine,
@@ -39,11 +40,24 @@ TEXT_CURVE = {"budgets": (1 / 32, 1 / 16, 1 / 8, 1 / 2, 1.0), "seeds": 1, "of": 
 ENGLISH = {"kind": "wordpiece", "vocab_size": 4096, "sample_megabytes": 12}
 # By name: the sources, the tokenizer, the steps of a network, and the curve.
 CORPORA: dict[str, tuple[list[dict[str, Any]], dict[str, Any], int, dict[str, Any]]] = {
-    "docs": ([{"kind": "pydocs"}], ENGLISH, 2048, CURVE),
+    "docs": ([{"kind": "pydocs"}], ENGLISH, 8192, CURVE),
+    "reviews": (
+        [
+            {
+                "kind": "jsonl",
+                "paths": ["tasks/en/IMDB/unsup.jsonl.gz"],
+                "id_field": "id",
+                "share": 0.25,
+            }
+        ],
+        ENGLISH,
+        8192,
+        CURVE,
+    ),
     "abstracts": (
         [{"kind": "text", "paths": ["corpora/zh/csl_abstracts"], "documents": "line"}],
         {"kind": "character", "vocab_size": 4096},
-        1024,
+        8192,
         CURVE,
     ),
     "novels": (
@@ -123,22 +137,15 @@ GROUPS: tuple[tuple[str, ...], ...] = (
 # Where not all rungs are trained: those that read parts of a text; and no clusters of a text of
 # which 1/64 has fewer words than classes.
 ONLY = {"docs_text": {"gpt", "lstm"}, "novels": RUNGS.keys() - {"brown"}}
-# Networks that have twice the steps.
-LONGER = {
-    "docs": {"gpt", "lstm"},
-    "abstracts": {"gpt", "lstm", "nnlm"},
-    "novels": {"gpt", "lstm", "nnlm"},
-}
 
 
 def make_recipe(corpus: str, rungs: Iterable[str], root: str) -> Recipe:
     sources, tokenizer, steps, curve = CORPORA[corpus]
 
-    def lengthen(rung: str) -> dict[str, int]:
-        own = steps * (2 if rung in LONGER.get(corpus, ()) else 1)
-        key = "pretrain.optimizer.schedule.warmup_steps"
-        return {"pretrain.steps": own, key: round(own * WARMUP)}
-
+    lengthened = {
+        "pretrain.steps": steps,
+        "pretrain.optimizer.schedule.warmup_steps": round(steps * WARMUP),
+    }
     data = real_data()
     sources = [
         source | {"paths": [str(data / path) for path in source["paths"]]}
@@ -155,8 +162,7 @@ def make_recipe(corpus: str, rungs: Iterable[str], root: str) -> Recipe:
         "model": {"kind": "ngram"},
         "pretrain": {"kind": "counts"},
         "variants": {
-            name: RUNGS[name] | (lengthen(name) if "pretrain" in RUNGS[name] else {})
-            for name in rungs
+            name: RUNGS[name] | (lengthened if "pretrain" in RUNGS[name] else {}) for name in rungs
         },
         "measure": {"perplexity": {"kind": "perplexity", "documents": 60}},
         "curve": curve,
