@@ -14,7 +14,7 @@ install: $(VENV)/.run ## install the command rungwise in .venv/bin
 quickstart: $(VENV)/.run ## pretrain, fine-tune, evaluate and register a small BERT (minutes, offline)
 	$(BIN)/rungwise run workflows/finetune.py workflows/configs/quickstart.yaml
 
-ladder: $(VENV)/.run ## train and compare the history of pretraining, from n-grams to ModernBERT (some 15 minutes, offline)
+ladder: $(VENV)/.run ## train and compare the history of pretraining, from n-grams to ModernBERT (13 to 26 minutes, offline)
 	$(BIN)/rungwise run workflows/ladder.py workflows/configs/ladder.yaml
 
 # Files of tests go to three processes, each with one thread, on two cores: tests/ray mostly waits.
