@@ -39,6 +39,7 @@ def pretrain_by_interpolation(
     )
     with output.staged(MODEL) as path:
         fill_arrays(lambda shapes: create_arrays(path, shapes), model.to_tensors())
+    seconds = time.monotonic() - began
     final = measure_held_out(model, artifact, objective)
     nats = final["loss"]
     gains = {name: each.final[objective.tokens.loss_key] - nats for name, each in parts.items()}
@@ -52,7 +53,7 @@ def pretrain_by_interpolation(
         epochs=parts["network"].epochs,
         unigram_loss=tokens.unigram_loss,
         final=dict(final),
-        seconds=time.monotonic() - began + sum(each.seconds for each in parts.values()),
+        seconds=seconds + sum(each.seconds for each in parts.values()),
         headline=f"validation {objective.tokens.key} {nats:.3f}, {gains['counts']:.2f} below the "
         f"counts and {gains['network']:.2f} below the network  "
         f"{final['bits_per_byte']:.3f} bits per byte",

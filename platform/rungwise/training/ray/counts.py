@@ -59,6 +59,7 @@ def pretrain_by_counts(
             tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
         else:
             tensors = fill_arrays(create, _load_given(config.model, initial))
+    seconds = time.monotonic() - began
     model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
     final = measure_held_out(model, artifact, objective)
     parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
@@ -72,7 +73,7 @@ def pretrain_by_counts(
         epochs=0.0 if initial else 1.0,
         unigram_loss=tokens.unigram_loss,
         final=dict(final),
-        seconds=time.monotonic() - began,
+        seconds=seconds,
         headline=f"{parameters / 1e6:.1f} M parameters  validation {objective.tokens.key} "
         f"{final['loss']:.3f} (unigram {tokens.unigram_loss:.2f})  "
         f"{final['bits_per_byte']:.3f} bits per byte",
