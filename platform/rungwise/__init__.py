@@ -12,9 +12,11 @@ Names are imported on first use.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # that of typing, which takes long to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from rungwise.pipeline.loading import load
     from rungwise.pipeline.recipe import Recipe
     from rungwise.pipeline.workflow import load_recipe, plan, run

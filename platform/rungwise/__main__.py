@@ -1,127 +1,38 @@
 """The command line: `rungwise VERB ...`; the files of commands/ define the verbs."""
 
-import argparse
-import difflib
-import importlib
-import pkgutil
+from __future__ import annotations
+
+import os
+import signal
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
-from typing import NoReturn
 
-import rungwise.commands
-from rungwise.cluster.environment import set_environment, spare_collections
-
-# The verbs, in the groups that the help shows.
-VERBS = {
-    "from text to a page": (
-        *("init", "recipes", "data", "tasks", "plan", "dry_run", "run", "forecast", "doctor"),
-    ),
-    "what was built": (
-        *("try", "inspect", "predict", "export", "promote", "why", "verify", "rebuild"),
-        *("prove_resume", "gc"),
-    ),
-    "jobs on a cluster": ("submit", "status"),
-    "clusters": ("up", "down"),
-}
+TYPE_CHECKING = False  # that of typing, which takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse and run one command; return the exit status (core/exit_codes.py)."""
-    spare_collections()
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser, verbs = _parser()
-    if not arguments or arguments[0] == "help":
-        arguments = [*arguments[1:2], "--help"]
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
-        parser.error(f"there is no command {arguments[0]!r}; {_suggest_verb(arguments, verbs)}")
-    options = _parse(parser, arguments)
-    from rungwise.core.exit_codes import run_command
-
-    set_environment()
-    return run_command(lambda: options.command(options))
-
-
-def _suggest_verb(arguments: Sequence[str], verbs: Sequence[str]) -> str:
-    """Return the line to type in place of a verb that is none."""
-    from rungwise.pipeline.places import list_workflows
-
-    verb, *rest = arguments
-    if verb in list_workflows():
-        return f"type: rungwise run {' '.join([verb, *rest] if rest else [verb, 'RECIPE'])}"
-    if verb == "version":
-        return "type: rungwise --version"
-    near = difflib.get_close_matches(verb, verbs, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else "rungwise help lists the commands"
-
-
-class _Parser(argparse.ArgumentParser):
-    """Shows a mistake without the secrets of what was typed."""
-
-    def error(self, message: str) -> NoReturn:
-        from rungwise.core.configuration.secrecy import redact
-
-        super().error(redact(message))
-
-
-def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
-    parser = _Parser(
-        prog="rungwise",
-        usage="rungwise COMMAND ...",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"rungwise {version('rungwise')}")
-    commands = parser.add_subparsers(
-        required=True, prog="rungwise", metavar="COMMAND", help=argparse.SUPPRESS
-    )
-    for module in pkgutil.iter_modules(rungwise.commands.__path__, "rungwise.commands."):
-        if hasattr(verb := importlib.import_module(module.name), "add"):
-            verb.add(commands)
-    lines = ["Pretrain language models on Ray, and say with evidence what each is worth."]
-    for title, group in VERBS.items():
-        names = [verb.replace("_", "-") for verb in group]
-        lines += ["", f"{title}:"]
-        lines += [f"  {name:<14}{commands.choices[name].description}" for name in names]
-    parser.description = "\n".join(lines)
-    parser.epilog = "rungwise help COMMAND describes a command."
-    return parser, list(commands.choices)
-
-
-def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse, and also accept overrides after an option, where argparse does not expect them."""
-    options, rest = parser.parse_known_args(arguments)
-    if strange := [item for item in rest if item.startswith("-") or "=" not in item]:
-        hint = _suggest_override(options, rest) if hasattr(options, "overrides") else ""
-        parser.error(f"unrecognized arguments: {' '.join(strange)}{hint}")
-    if rest and not hasattr(options, "overrides"):
-        parser.error(f"this command takes no overrides: {' '.join(rest)}")
-    if rest:
-        options.overrides = [*options.overrides, *rest]
-    return options
-
-
-def _suggest_override(options: argparse.Namespace, rest: Sequence[str]) -> str:
-    """Return the override to type in place of an option that is none, such as --learning-rate."""
-    from rungwise.core.configuration.config import suggest_keys
-    from rungwise.core.configuration.overrides import read_mapping
-    from rungwise.core.errors import UserError
-    from rungwise.pipeline.places import recipe_file
-    from rungwise.pipeline.recipe import Recipe
-
-    option, _, value = next(item for item in rest if item.startswith("-")).partition("=")
-    overrides = [item for item in [*options.overrides, *rest] if "=" in item and item[0] != "-"]
-    if overrides and option == "--set":
-        return f"; keys are set without it: {' '.join(overrides)}"
-    file = getattr(options, "config", None)  # of some verbs only
+    """Parse and run one command; return the exit status (core/exit_codes.py). Until it runs, Ctrl-C
+    ends the process at once: an exception would show where in its imports Python was."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:  # else the process ignores it, or has its own
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
-        data = read_mapping(recipe_file(file)) if file else {}
-    except UserError:
-        data = {}
-    key = option.strip("-").replace("-", "_")
-    if keys := suggest_keys(Recipe, data, key):
-        lines = [f"{each}={value or '...'}" for each in keys]
-        return f"; keys of a recipe are set by {' or '.join(lines)}"
-    return "; keys of a recipe are set by KEY=VALUE, such as pretrain.steps=200"
+        from rungwise.cluster.environment import set_environment, spare_collections
+        from rungwise.commands.parser import parse
+        from rungwise.core.exit_codes import run_command
+
+        spare_collections()
+        options = parse(sys.argv[1:] if arguments is None else arguments)
+        set_environment()
+
+        def command() -> int | None:
+            signal.signal(signal.SIGINT, handler)
+            return options.command(options)
+
+        return run_command(command)
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 if __name__ == "__main__":

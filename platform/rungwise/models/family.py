@@ -82,6 +82,7 @@ class Family(Config):
     page: ClassVar[str]  # its name on the page, unless `page_name` makes one
     objectives: ClassVar[tuple[Objective, ...]]  # the first is the default
     suffixes: ClassVar[tuple[str, ...]] = ()  # of the files of other programs that it reads
+    rates_texts: ClassVar[bool] = True  # whether a trained one gives the probability of a text
     mixes: ClassVar[bool] = False  # whether steps may take turns to train on several of them
 
     def origin(self, objective: Objective) -> Origin:

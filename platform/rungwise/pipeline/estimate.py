@@ -28,12 +28,13 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.config import CorpusConfig, PydocsSource
 from rungwise.evaluation.comparison.summary import CompareConfig
+from rungwise.evaluation.suites.base import TOKEN_BYTES, Reading
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.tasks.config import FilesTaskConfig, MadeTaskConfig, ParagraphTaskConfig
 from rungwise.tokenizer.token_stage import TokensConfig
 from rungwise.training.estimate import Measures, estimate_run
 from rungwise.training.feed import READ_BY_NAME
-from rungwise.training.fit_config import PretrainStageConfig, require_gradient
+from rungwise.training.fit_config import BESIDE, PretrainStageConfig, require_gradient
 from rungwise.training.throughput import matmul_rate
 from rungwise.tuning.config import FinetuneConfig, SweepStageConfig
 
@@ -41,17 +42,22 @@ _TABLE = Path(__file__).with_name("rates.yaml")
 _PYDOCS_MEGABYTES, _PACKED, _UNPACKED = 25.0, (".gz", ".zst", ".bz2", ".xz", ".parquet"), 3.0
 _BYTES_A_ROW = 150  # of a file with labelled text
 _VOCABULARY = 30_000  # where the tokenizer does not say
+_HELD_OUT = 0.05  # of the text, where the corpus does not say
 _LEAST_OPERATIONS = 3e6  # of a token; a smaller model spends its time elsewhere
 _HALVED = 0.6  # the share of a sweep's epochs that is left where trials stop early
 _PARAMETER_BYTES = 36  # of the model and its checkpoints
 # of Ray with the driver; of each stage's process; of each of several workers of a training
 _WHOLE_GIGABYTES, _STAGE_GIGABYTES, _WORKER_BYTES = 1.6, 0.5, 500_000_000
 _SHARED = 0.6  # of the speed of a worker alone that each of several has on CPUs
+# Of the time of a step that is left to a compiled one, measured on CPUs with a Llama of 4 layers
+# and 256 units; and what compiling it takes there, in seconds on the machine of the rates.
+_COMPILED, _COMPILING_SECONDS = 0.6, 30.0
 _STARTING_SECONDS = 6.0
 _PRIOR_SECONDS = 20.0  # of records that weigh as much as what is known without them
 _MOST_APART = 8.0
-# Stages that work as others do.
+# Stages that work as others do, or whose units are other ones than in older records.
 _LIKE = {
+    "measure": "suites",
     "task_text": "corpus",
     "task_tokens": "tokens",
     "longer_instances": "instances",
@@ -61,10 +67,12 @@ _LIKE = {
 
 
 class Work(NamedTuple):
-    """The work of a stage, in units of the rates of `key`; `most_seconds` that it may take."""
+    """The work of a stage, in units of the rates of `key`; `once_seconds` on the machine of the
+    rates, whatever the units; `most_seconds` that it may take."""
 
     key: str
     units: float
+    once_seconds: float = 0.0
     parameters: int = 0
     memory_bytes: int = 0
     most_seconds: float = math.inf
@@ -93,9 +101,7 @@ def _count_work(stage: Stage, compute: ComputeConfig) -> Work | None:
             case PretrainStageConfig() as config:
                 return _training_work(stage, config, compute)
             case MeasureConfig() as config:
-                model = _trained(stage.inputs["pretrain"])
-                weight = _operations(stage.inputs["pretrain"], 64) / _LEAST_OPERATIONS
-                return Work(f"measure/{model.model.kind}", len(config.suites) * weight)
+                return _measuring_work(stage, config)
             case CompareConfig() as config:
                 operations = sum(
                     config.evaluate.num_seeds
@@ -124,23 +130,46 @@ def _training_work(stage: Stage, config: PretrainStageConfig, compute: ComputeCo
     if pretrain.length_key(family) != "steps":
         return Work(key, _text_megabytes(stage) * pretrain.passes(family))
     settings = require_gradient(config, "steps")
-    kinds: list[Any] = [stage.inputs[name].config for name in READ_BY_NAME if name in stage.inputs]
-    measures = [Measures.planned(kind, _vocabulary(stage)) for kind in kinds]
+    measures = [Measures.planned(kind, _vocabulary(stage)) for kind in _row_kinds(stage)]
     run = estimate_run(settings, measures, compute)
     memory, operations = run.memory_bytes_a_device, run.training.flops_per_token
     workers: float = compute.num_workers
     if compute.num_workers > 1:
         workers *= _SHARED
         memory += _WORKER_BYTES
+    compiles = compute.compile and settings.compiles and BESIDE not in stage.inputs
+    once, share = (_COMPILING_SECONDS, _COMPILED) if compiles else (0.0, 1.0)
     if compute.gpus_per_worker:
         key = "gpu"  # whose speed only a measurement tells
     return Work(
         key,
-        run.training.tokens * max(operations, _LEAST_OPERATIONS) / 1e9 / workers,
+        run.training.tokens * max(operations, _LEAST_OPERATIONS) / 1e9 / workers * share,
+        once,
         run.parameters,
         memory * compute.num_workers,
         settings.pretrain.max_seconds or math.inf,
     )
+
+
+def _measuring_work(stage: Stage, config: MeasureConfig) -> Work:
+    pretrain, corpus = stage.inputs["pretrain"], _find(stage, "corpus")
+    fit = _trained(pretrain)
+    family, objective = fit.model, fit.model.objective(fit.pretrain.objective)
+    share = getattr(corpus and corpus.config, "held_out_fraction", _HELD_OUT)
+    held_out = share * _text_megabytes(stage) * 1e6 / TOKEN_BYTES
+    lengths = (kind.length for kind in _row_kinds(pretrain))
+    row = max(lengths, default=None) if objective.masks else None
+    tokens = 0.0
+    for name, suite in config.suites.items():
+        digests = stage.outside[name].values()
+        files, size = (sum(each[key] for each in digests) for key in ("files", "bytes"))
+        tokens += suite.count_tokens(Reading(held_out, files, size, family.rates_texts, row))
+    return Work(f"suites/{family.kind}", tokens * _operations(pretrain, 64) / 3 / 1e9)
+
+
+def _row_kinds(pretrain: Stage) -> list[Any]:
+    """The kinds of rows that a training reads, one after the other."""
+    return [pretrain.inputs[name].config for name in READ_BY_NAME if name in pretrain.inputs]
 
 
 def _find(stage: Stage, name: str) -> Stage | None:
@@ -256,7 +285,8 @@ class Rates:
         """Seconds of work; None if no rate is known."""
         if (rate := self._rate(work.key)) is None:
             return None
-        seconds = (rate["seconds"] + work.units * rate["a_unit"]) * self.slowness
+        seconds = work.once_seconds + rate["seconds"] + work.units * rate["a_unit"]
+        seconds *= self.slowness
         return min(work.most_seconds, seconds * self.factors.get(work.key, 1.0))
 
     def bytes(self, work: Work) -> float:

@@ -306,7 +306,7 @@ class StageJob:
             "seconds": round(seconds, 3),
             "starting_seconds": round(self._waited, 3),
             # None of a part, which would teach a wrong rate.
-            "work": None if self._goes_on or work is None else [work.key, work.units],
+            "work": None if self._goes_on or work is None else list(work[:3]),
             "mlflow_run_id": run_id,
             "ray_job_id": os.environ.get("RAY_JOB_ID"),
             "made_by": self._build.made_by,

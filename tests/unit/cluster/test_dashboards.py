@@ -17,8 +17,8 @@ import yaml
 
 from dashboards.boards import BOARDS
 from dashboards.generate import FOLDER, files
-from rungwise.__main__ import VERBS
 from rungwise.cluster.local import configure_prometheus
+from rungwise.commands.parser import VERBS
 from rungwise.monitoring import METRICS, PREFIX
 from tests.conftest import REPOSITORY
 

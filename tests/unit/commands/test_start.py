@@ -1,11 +1,14 @@
 """What each command imports: no library of a second or more that it does not need."""
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rungwise.core.exit_codes import INTERRUPTED
 from rungwise.core.lazy import import_function
 from rungwise.core.stages import artifact
 from rungwise.core.stages.context import Context
@@ -132,3 +135,26 @@ def test_the_function_of_a_stage_is_where_it_says(kind: StageType) -> None:
     assert [*function.__annotations__][:4] == ["config", "inputs", "output", "context"]
     package = function.__module__.split(".")[1]
     assert (REPOSITORY / "platform" / "rungwise" / package).is_dir()
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["argparse", "rungwise.commands", "rich.console", "rungwise.core.exit_codes", "yaml", "torch"],
+)
+def test_ctrl_c_while_python_imports_ends_a_command_in_a_line_or_none(
+    module: str, tmp_path: Path
+) -> None:
+    python = [sys.executable, "-X", "importtime", "-m", "rungwise"]  # says what it has imported
+    command = [*python, "plan", "pretrain", "quickstart"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr
+        names = (line.rpartition("|")[2].strip() for line in process.stderr)
+        assert module in names
+        process.send_signal(signal.SIGINT)
+        lines = process.stderr.read().splitlines()
+    said = [line for line in lines if not line.startswith("import time:")]
+    assert process.returncode == INTERRUPTED
+    assert "Traceback" not in "\n".join(said)
+    assert said == [] or said[0].startswith("interrupted;")

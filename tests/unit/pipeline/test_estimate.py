@@ -5,7 +5,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from rich.console import Console
@@ -15,6 +15,9 @@ from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import union_members
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.suites.base import Reading
+from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
+from rungwise.evaluation.suites.perplexity import PerplexitySuite, SpeedSuite
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline import estimate, workflow
 from rungwise.pipeline.display import Display
@@ -22,7 +25,7 @@ from rungwise.pipeline.estimate import Rates, RunForecast, Work
 from rungwise.pipeline.rebuilding import _TYPES
 from rungwise.training.fit_config import PretrainConfig
 from rungwise.training.summary import GradientRun, PretrainSummary
-from tests.conftest import small_recipe, write_corpus, write_recipe
+from tests.conftest import small_gpt, small_recipe, write_corpus, write_recipe
 from tests.summaries import finished
 from tests.training_runs import config
 
@@ -110,6 +113,73 @@ def test_a_task_takes_as_long_as_the_examples_that_are_used(
     assert seconds[0] > seconds[1] > seconds[2] > 0
 
 
+@pytest.mark.parametrize("family", union_members(ModelConfig), ids=lambda f: f.__name__)
+def test_a_family_tells_whether_it_gives_the_probability_of_a_text(family: Any) -> None:
+    read = getattr(family, "from_tensors", family.trained)
+    kind = get_type_hints(read)["return"]
+    kinds = get_args(kind) or (kind,)
+    assert any(hasattr(each, "log_probabilities") for each in kinds) == family.rates_texts
+
+
+def test_a_suite_of_files_reads_about_as_much_as_there_is(tmp_path: Path) -> None:
+    fields = {"field": "syntax", "linguistics_term": "island_effects", "simple_LM_method": True}
+    fields |= {"one_prefix_method": False, "two_prefix_method": False, "lexically_identical": True}
+    good = "Who should Derek hug after shocking Richard?"
+    for name in ("adjunct_island", "wh_island"):
+        pair = {"sentence_good": good, "sentence_bad": good} | fields | {"UID": name}
+        lines = [json.dumps(pair | {"pairID": str(n)}) for n in range(500)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    files = [*tmp_path.iterdir()]
+    size = sum(file.stat().st_size for file in files)
+    once = Reading(0, len(files), size)
+    tokens = 2 * len(files) * 500 * 9.0
+    whole = MinimalPairsSuite(path=(str(tmp_path),))
+    some = MinimalPairsSuite(path=(str(tmp_path),), pairs_per_paradigm=50)
+    assert tokens / 2 < whole.count_tokens(once) < tokens * 2
+    assert tokens / 20 < some.count_tokens(once) < tokens / 5
+    # A masked model reads a sentence again for each of its tokens.
+    masked = whole.count_tokens(replace(once, masked_row=64))
+    assert 9 * tokens / 2 < masked < 9 * tokens * 2
+    assert not whole.count_tokens(replace(once, rates_texts=False))
+
+
+def test_a_suite_of_the_held_out_text_reads_no_more_than_there_is() -> None:
+    once, masked = Reading(100_000), Reading(100_000, masked_row=64)
+    few = PerplexitySuite(documents=20, pseudo_documents=5)
+    for suite in (PerplexitySuite(), PerplexitySuite(documents=10_000)):
+        assert suite.count_tokens(once) == 100_000
+        assert suite.count_tokens(masked) == 64 * 100_000
+    assert 0 < few.count_tokens(once) < 100_000
+    assert 64 * few.count_tokens(once) == 4 * few.count_tokens(masked)
+    pairs = MinimalPairsSuite().count_tokens
+    assert pairs(once) < pairs(masked)
+    assert pairs(Reading(50_000)) < pairs(once)
+    speed = SpeedSuite(lengths=(8, 64), rounds=10).count_tokens
+    assert (speed(once), speed(masked)) == (10 * (8 + 64), 10 * (8 * 8 + 64 * 64))
+
+
+@pytest.mark.parametrize("blocks", [small_gpt(), {}, small_gpt(kind="lstm")], ids=str)
+def test_a_compiled_training_takes_less_but_begins_later(
+    blocks: dict[str, Any], reference: Rates, tmp_path: Path
+) -> None:
+    recipe = small_recipe(tmp_path / "root", write_corpus(tmp_path / "text", documents=6))
+    recipe |= blocks
+    if recipe["model"]["kind"] == "lstm":
+        recipe["model"] = {"kind": "lstm"}
+    seconds: dict[tuple[int, bool], float] = {}
+    for steps in (20, 10**7):
+        for compiles in (False, True):
+            recipe["pretrain"]["steps"] = steps
+            recipe["compute"]["compile"] = compiles
+            seconds[steps, compiles] = plan(recipe, tmp_path, reference).seconds["pretrain"] or 0
+    if recipe["model"]["kind"] == "lstm":  # its kernels are its own
+        assert seconds[20, True] == seconds[20, False]
+        assert seconds[10**7, True] == seconds[10**7, False]
+    else:
+        assert seconds[20, True] > seconds[20, False] + 10
+        assert 0.5 < seconds[10**7, True] / seconds[10**7, False] < 0.7
+
+
 def test_a_plan_breaks_no_word_on_a_narrow_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,7 +218,8 @@ def test_records_of_a_root_correct_the_rates(tmp_path: Path, reference: Rates) -
     name = fingerprint(facts)
     now = Rates.of(root).seconds(Work("corpus", 1000.0))
     assert now
-    done: dict[str, Any] = {"facts": facts, "work": ["corpus", 1000.0], "seconds": 3 * now}
+    work = ["corpus", 1000.0, 0.0]
+    done: dict[str, Any] = {"facts": facts, "work": work, "seconds": 3 * now}
     finished("corpus", root / "corpus" / f"a-{name}", Summary(headline=""), name, **done)
     corrected = Rates.of(root)
     assert 2 * now < (corrected.seconds(Work("corpus", 1000.0)) or 0) < 3.6 * now

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from rungwise.__main__ import _parse, _parser, main
+from rungwise.__main__ import main
+from rungwise.commands.parser import make_parser, parse_overrides
 from rungwise.core.configuration.config import find_types
 from rungwise.pipeline.places import recipe_file
 from rungwise.pipeline.recipe import Recipe
@@ -102,7 +103,7 @@ COMMANDS = {
     for command in commands_of(page)
     if command.words[0] not in ELSEWHERE
 }.values()
-PARSER, VERBS = _parser()
+PARSER, VERBS = make_parser()
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,7 @@ def test_a_command_of_a_page_can_be_followed(
 
 
 def follow_rungwise(arguments: list[str], page: str, request: pytest.FixtureRequest) -> None:
-    options = _parse(PARSER, arguments)
+    options = parse_overrides(PARSER, arguments)
     if config := getattr(options, "config", None) or recipe_of(options):
         workflow = getattr(options, "workflow", "pretrain")
         follow_recipe(workflow, config, getattr(options, "overrides", []), page, request)

@@ -13,7 +13,7 @@ import pytest
 
 import rungwise
 from rungwise import ray_private
-from rungwise.__main__ import VERBS, _parser
+from rungwise.commands.parser import VERBS, make_parser
 from tests.commands import execute
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -190,7 +190,7 @@ def test_building_shards_needs_no_pytorch() -> None:
 
 
 def test_the_help_lists_every_verb() -> None:
-    _, verbs = _parser()
+    _, verbs = make_parser()
     listed = [verb.replace("_", "-") for group in VERBS.values() for verb in group]
     assert sorted(verbs) == sorted(listed)
 

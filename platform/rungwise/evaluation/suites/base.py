@@ -342,6 +342,28 @@ class SuiteResult:
     transductive: int = 0
 
 
+_TYPICAL_TOKENS = 50_000.0  # that take as long as a suite of a few thousand texts
+TOKEN_BYTES = 4.5  # of UTF-8
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What tells beforehand how much a model will read for a suite: the tokens that are held out,
+    the suite's files, whether the model gives the probability of a text, and the tokens of the
+    longest row of one that masks them in turn."""
+
+    held_out: float
+    files: int = 0
+    file_bytes: int = 0  # unpacked
+    rates_texts: bool = True
+    masked_row: int | None = None
+
+    def tokens(self, predicted: float, length: float) -> float:
+        """The tokens that are read to predict so many, of texts of this length."""
+        passes = 1 if self.masked_row is None else min(length, self.masked_row)
+        return predicted * passes * self.rates_texts
+
+
 class Suite(Config):
     """The keys that suites share. `needs` is the `capability` of the model in words; `reads` are
     keys that name files, which digests stand for where it is decided whether to measure again."""
@@ -366,6 +388,10 @@ class Suite(Config):
     @abstractmethod
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         """Measure the rung; `name` is the suite's key. Raises DataError for unreadable files."""
+
+    def count_tokens(self, reading: Reading) -> float:
+        """About how many tokens a model reads for it. The time of classifiers counts as theirs."""
+        return _TYPICAL_TOKENS
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         """The scores in the table of a ladder."""

@@ -20,6 +20,7 @@ from rungwise.corpus.document import Document
 from rungwise.evaluation.suites.base import (
     Column,
     MeasuredRung,
+    Reading,
     Rung,
     ScoreTable,
     Suite,
@@ -142,6 +143,9 @@ _EQUAL = 1e-4
 _AT_ONCE = 1 << 13  # sentences, so that batches fill with rows of one length
 # The released files separate two paradigms that the paper's tables count to another phenomenon.
 _PHENOMENA = {"s-selection": "argument_structure"}
+# To foretell how much is read: of the held-out split, and of BLiMP, whose files are paradigms.
+_RULES, _SENTENCE_TOKENS = 3, 20
+_PAIR_BYTES, _BLIMP_TOKENS = 440, 12
 _ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 
@@ -175,6 +179,16 @@ class MinimalPairsSuite(Suite):
             for part, credit in pair_credits(differences).items()
         ]
         return SuiteResult(items)
+
+    def count_tokens(self, reading: Reading) -> float:
+        if self.path is None:
+            paradigms, length = _RULES, _SENTENCE_TOKENS
+            pairs = paradigms * reading.held_out / length
+        else:
+            paradigms, length = reading.files, _BLIMP_TOKENS
+            pairs = reading.file_bytes / _PAIR_BYTES
+        pairs = min(pairs, paradigms * (self.pairs_per_paradigm or math.inf))
+        return reading.tokens(2 * pairs * length, length)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         return [compare_rungs(rungs, name, "accuracy")]

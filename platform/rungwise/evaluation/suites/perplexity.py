@@ -5,6 +5,7 @@ pseudo-perplexities (Salazar et al. 2020, arXiv:1910.14659), a part of its own: 
 """
 
 import itertools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from rungwise.core.storage.outside import Paths
 from rungwise.evaluation.comparison.summary import RESULTS
 from rungwise.evaluation.suites.base import (
     PSEUDO,
+    TOKEN_BYTES,
     Column,
     MeasuredRung,
+    Reading,
     Rung,
     Suite,
     SuiteResult,
@@ -39,6 +42,9 @@ _BITS = (
     "nothing needs 8; fewer are better. Models that read both sides of a word, such as BERT, have "
     "no such number"
 )
+
+
+_DOCUMENT_TOKENS, _LINE_TOKENS = 600, 30  # typical ones
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,14 @@ class PerplexitySuite(Suite):
             for metric, units in (("perplexity", tokens), ("bits_per_byte", sizes))
         ]
         return SuiteResult(items)
+
+    def count_tokens(self, reading: Reading) -> float:
+        if self.path is not None:
+            return reading.tokens(reading.file_bytes / TOKEN_BYTES, _LINE_TOKENS)
+        pseudo = None if reading.masked_row is None else self.pseudo_documents
+        most = pseudo or self.documents or math.inf
+        text = min(reading.held_out, most * _DOCUMENT_TOKENS)
+        return reading.tokens(text, _DOCUMENT_TOKENS)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         # Perplexities over different tokenizers do not compare.
@@ -215,6 +229,9 @@ class SpeedSuite(Suite):
         if min(lengths) < 1 or len({*lengths}) < len(lengths):
             raise ValueError(f"expected different numbers from 1, found {list(lengths)}")
         return lengths
+
+    def count_tokens(self, reading: Reading) -> float:
+        return self.rounds * sum(reading.tokens(length, length) for length in self.lengths)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         ordinary = sorted(set(range(rung.model.vocab_size)) - set(rung.special.ids))

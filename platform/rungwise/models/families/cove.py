@@ -61,6 +61,7 @@ class CoveConfig(LayeredFamily):
     idea: ClassVar[str] = "learns to translate; what it knows of a sentence helps other tasks"
     page: ClassVar[str] = "CoVe"
     objectives: ClassVar = (TRANSLATION,)
+    rates_texts: ClassVar[bool] = False
 
     kind: Literal["cove"] = "cove"
     embedding_size: int = Field(default=300, ge=1)

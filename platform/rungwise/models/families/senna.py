@@ -50,6 +50,7 @@ class SennaConfig(LayeredFamily):
     """The shape of a ranking model; the defaults are the paper's."""
 
     objectives: ClassVar = (RANKING,)
+    rates_texts: ClassVar[bool] = False
 
     year: ClassVar[int] = 2008
     paper: ClassVar[str] = "Collobert & Weston"

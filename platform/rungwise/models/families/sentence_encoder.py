@@ -70,6 +70,7 @@ class SentenceEncoderConfig(LayeredFamily):
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Logeswaran & Lee"
     objectives: ClassVar = SENTENCES
+    rates_texts: ClassVar[bool] = False
     mixes: ClassVar[bool] = True
 
     kind: Literal["sentence_encoder"] = "sentence_encoder"

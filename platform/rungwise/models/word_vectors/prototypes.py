@@ -36,6 +36,7 @@ class PrototypesConfig(Family):
     """Prototypes on the vectors of the step before; the paper's number is 10 in its comparisons."""
 
     objectives: ClassVar = (vector_objective("contexts", "Cosine", "context"),)
+    rates_texts: ClassVar[bool] = False
 
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Reisinger & Mooney"

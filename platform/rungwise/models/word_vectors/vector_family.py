@@ -43,6 +43,8 @@ class Cells(NamedTuple):
 class VectorFamily(LayeredFamily):
     """A family whose model is a table of vectors; `size` is that of the papers' comparisons."""
 
+    rates_texts: ClassVar[bool] = False
+
     size: int = Field(default=100, ge=1)  # size of a vector
 
     def body(self, vocab_size: int, objective: Objective) -> Body:

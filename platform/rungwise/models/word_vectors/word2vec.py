@@ -34,6 +34,8 @@ _WHOLE = 1 << 32  # a probability of 1 as an integer
 class WindowFamily(Family):
     """The keys of families that predict a word from its window, and the tables that they need."""
 
+    rates_texts: ClassVar[bool] = False
+
     size: int = Field(default=100, ge=1)  # size of a vector
     # negative sampling, or hierarchical softmax
     output: Literal["negative", "hierarchical"] = "negative"
