@@ -3,11 +3,12 @@
     python -m benchmarks.forecast             a few minutes of a core
     python -m benchmarks.forecast --write     writes priors.yaml of the package, from all corpora
 
-The points are of real runs (results/2026-11-28-forecast-points.json): rungs of several corpora at
-budgets from 1/64 of their recipe's. Each corpus is foretold with priors, noise and a factor of the
-intervals from the other corpora alone: parameters of laws are fitted to their whole curves, and the
-factor is what their own cells need, foretold with the priors of the corpora that are then left.
-A rung that its own smaller budgets do not foretell is refused, as the command `forecast` does.
+The points are of real runs (results/2026-11-29-forecast-points.json): rungs of several corpora at
+budgets from 1/64 of their recipe's. Each corpus is foretold with priors, noise and factors of the
+intervals, one for each measure, from the other corpora alone: parameters of laws are fitted to
+their whole curves, and a factor is what their own cells need, foretold with the priors of the
+corpora that are then left. A rung that its own smaller budgets do not foretell is refused, as the
+command `forecast` does.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import yaml
@@ -44,13 +45,14 @@ from rungwise.forecast.laws import (
     Fitted,
     Increase,
     Law,
+    Measure,
     Normal,
     Point,
     fit_law,
     group_by_rung,
 )
 
-POINTS = RESULTS / "2026-11-28-forecast-points.json"
+POINTS = RESULTS / "2026-11-29-forecast-points.json"
 PRIORS = REPOSITORY / "platform" / "rungwise" / "forecast" / "priors.yaml"
 TIMES = (4.0, 8.0)
 ROUNDS = 8  # of fitting curves with priors, and priors to fits
@@ -83,7 +85,7 @@ def read_points(file: Path) -> dict[str, list[Point]]:
 
 def learn_priors(corpora: Corpora) -> Priors:
     """Learn the noise and the priors of laws from whole curves; intervals are not widened yet."""
-    priors = Priors(noise=NOISE, misfit=MISFIT, factor=1.0, parameters={})
+    priors = Priors(NOISE, MISFIT, factors=dict.fromkeys(get_args(Measure), 1.0), parameters={})
     squares = [estimate_noise(points, priors).size ** 2 for points in corpora.values()]
     priors = replace(priors, noise=float(np.sqrt(np.mean([NOISE**2, *squares]))))
     curves = [
@@ -222,14 +224,18 @@ def choose_factor(cells: Sequence[HiddenBudget], noise: float) -> float:
 
 
 def calibrate(corpora: Corpora) -> Priors:
-    """Learn priors, and the factor from cells of each corpus foretold by the others' priors."""
+    """Learn priors, and factors from cells of each corpus foretold by the others' priors."""
     cells = [
         cell
         for held_out, points in corpora.items()
         for cell in forecast_cells(points, learn_priors(leave_out(corpora, held_out)))[0]
     ]
     priors = learn_priors(corpora)
-    return replace(priors, factor=round(choose_factor(cells, priors.noise), 2))
+    factors = dict(priors.factors)
+    for measure in factors:
+        if mine := [cell for cell in cells if cell.measure == measure]:
+            factors[measure] = round(choose_factor(mine, priors.noise), 2)
+    return replace(priors, factors=factors)
 
 
 def leave_out(corpora: Corpora, name: str) -> dict[str, Sequence[Point]]:
@@ -281,11 +287,11 @@ def _interpolate(rows: Sequence[Point], seconds: Array) -> Array:
 
 def try_corpus(
     name: str, corpora: Corpora
-) -> tuple[float, list[HiddenBudget], list[HiddenBudget], list[dict[str, Any]]]:
+) -> tuple[dict[Measure, float], list[HiddenBudget], list[HiddenBudget], list[dict[str, Any]]]:
     """Forecast cells and crossings of a corpus with what the others teach."""
     priors = calibrate(leave_out(corpora, name))
     told, refused = forecast_cells(corpora[name], priors)
-    return priors.factor, told, refused, forecast_crossings(corpora[name], priors)
+    return dict(priors.factors), told, refused, forecast_crossings(corpora[name], priors)
 
 
 def describe(told: Sequence[HiddenBudget], refused: Sequence[HiddenBudget]) -> dict[str, Any]:
@@ -321,8 +327,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         names = list({name.partition("_")[0]: None for name in corpora})
         whole = pool.submit(calibrate, corpora) if options.write else None
         for name, tried in zip(names, pool.map(try_corpus, names, repeat(corpora)), strict=True):
-            factor, own_told, own_refused, met = tried
-            results[name] = {"factor": factor, **describe(own_told, own_refused)}
+            factors, own_told, own_refused, met = tried
+            results[name] = {"factors": factors, **describe(own_told, own_refused)}
             results[name] |= {
                 "crossings foretold": len(met),
                 "crossings inside their interval": sum(row["inside"] for row in met),

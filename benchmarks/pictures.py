@@ -59,7 +59,7 @@ def draw_text_sizes(axes: Axes) -> None:
 
 def draw_forecast_points(axes: Axes) -> None:
     lines = defaultdict(list)
-    for point in read("2026-11-28-forecast-points.json"):
+    for point in read("2026-11-29-forecast-points.json"):
         whole = point["corpus"] == "docs" and point["seed"] == 0
         if whole and point["measure"] == "bits_per_byte" and point["rung"] in NAMES:
             lines[NAMES[point["rung"]]].append((point["tokens"], point["bits"]))

@@ -2,7 +2,7 @@
 
 A draw of a rung is one law, chosen by how well each foretold the largest budget from the others;
 its parameters, fitted to points and priors moved by their noise; and a misfit that grows with every
-doubling beyond the last point, widened by the factor of earlier backtests. To them come the luck of
+doubling beyond the last point, widened by a factor of earlier backtests. To them come the luck of
 the run and that of the held-out documents, which are drawn once for all rungs.
 
 priors.yaml is written by `python -m benchmarks.forecast --write` from every corpus with a curve.
@@ -24,6 +24,7 @@ from rungwise.forecast.laws import (
     Array,
     Fitted,
     Law,
+    Measure,
     Normal,
     Point,
     draw_fits,
@@ -46,13 +47,14 @@ class Priors:
 
     `noise`   standard deviation of log L between seeds
     `misfit`  standard deviation of log L from the best law, for each doubling beyond the last point
-    `factor`  by which intervals are widened so that they cover what they say
+    `factors` by which intervals are widened so that they cover what they say: masked losses fall in
+              steps, which no law foretells
     `gaps`    between the level of a family and that of its ladder
     """
 
     noise: float
     misfit: float
-    factor: float
+    factors: Mapping[Measure, float]
     parameters: Mapping[Fitted, LawPriors]
     families: Mapping[str, LawPriors] = field(default_factory=dict)
     gaps: Mapping[str, Normal] = field(default_factory=dict)
@@ -235,7 +237,7 @@ def _draw_rung(
         luck=noise.size * scales * luck,
         misfit=priors.misfit * misfit,
         documents=_move_by_documents(rows, weights),
-        factor=priors.factor,
+        factor=priors.factors[rows[-1].measure],
     )
 
 

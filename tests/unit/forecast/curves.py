@@ -13,7 +13,8 @@ _LAWS = {"floor": _WIDE, "onset": _WIDE | _MORE, "rising": _WIDE | _MORE, "line"
 
 
 def vague_priors(noise: float = 1e-4) -> Priors:
-    return Priors(noise, misfit=0.0, factor=1.0, parameters={"gradient": _LAWS, "counts": _LAWS})
+    factors = {"bits_per_byte": 1.0, "bits_per_masked_token": 1.0}
+    return Priors(noise, 0.0, factors, {"gradient": _LAWS, "counts": _LAWS})
 
 
 def list_points(
