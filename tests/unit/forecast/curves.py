@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from rungwise.forecast.intervals import Priors
-from rungwise.forecast.laws import Fitted, Point
+from rungwise.forecast.laws import Fitted, Measure, Point
 
 BUDGETS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 LARGEST = 8e6  # tokens of budget 1
@@ -13,7 +13,7 @@ _LAWS = {"floor": _WIDE, "onset": _WIDE | _MORE, "rising": _WIDE | _MORE, "line"
 
 
 def vague_priors(noise: float = 1e-4) -> Priors:
-    factors = {"bits_per_byte": 1.0, "bits_per_masked_token": 1.0}
+    factors: dict[Measure, float] = {"bits_per_byte": 1.0, "bits_per_masked_token": 1.0}
     return Priors(noise, 0.0, factors, {"gradient": _LAWS, "counts": _LAWS})
 
 
