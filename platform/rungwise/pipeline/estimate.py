@@ -28,7 +28,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.config import CorpusConfig, PydocsSource
 from rungwise.evaluation.comparison.summary import CompareConfig
-from rungwise.evaluation.suites.base import TOKEN_BYTES, Reading
+from rungwise.evaluation.suites.base import TOKEN_BYTES, ExpectedText
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.tasks.config import FilesTaskConfig, MadeTaskConfig, ParagraphTaskConfig
 from rungwise.tokenizer.token_stage import TokensConfig
@@ -163,7 +163,7 @@ def _measuring_work(stage: Stage, config: MeasureConfig) -> Work:
     for name, suite in config.suites.items():
         digests = stage.outside[name].values()
         files, size = (sum(each[key] for each in digests) for key in ("files", "bytes"))
-        tokens += suite.count_tokens(Reading(held_out, files, size, family.rates_texts, row))
+        tokens += suite.count_tokens(ExpectedText(held_out, files, size, family.rates_texts, row))
     return Work(f"suites/{family.kind}", tokens * _operations(pretrain, 64) / 3 / 1e9)
 
 

@@ -15,7 +15,7 @@ from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import union_members
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.suites.base import Reading
+from rungwise.evaluation.suites.base import ExpectedText
 from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.evaluation.suites.perplexity import PerplexitySuite, SpeedSuite
 from rungwise.models.config import ModelConfig
@@ -131,7 +131,7 @@ def test_a_suite_of_files_reads_about_as_much_as_there_is(tmp_path: Path) -> Non
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     files = [*tmp_path.iterdir()]
     size = sum(file.stat().st_size for file in files)
-    once = Reading(0, len(files), size)
+    once = ExpectedText(0, len(files), size)
     tokens = 2 * len(files) * 500 * 9.0
     whole = MinimalPairsSuite(path=(str(tmp_path),))
     some = MinimalPairsSuite(path=(str(tmp_path),), pairs_per_paradigm=50)
@@ -144,7 +144,7 @@ def test_a_suite_of_files_reads_about_as_much_as_there_is(tmp_path: Path) -> Non
 
 
 def test_a_suite_of_the_held_out_text_reads_no_more_than_there_is() -> None:
-    once, masked = Reading(100_000), Reading(100_000, masked_row=64)
+    once, masked = ExpectedText(100_000), ExpectedText(100_000, masked_row=64)
     few = PerplexitySuite(documents=20, pseudo_documents=5)
     for suite in (PerplexitySuite(), PerplexitySuite(documents=10_000)):
         assert suite.count_tokens(once) == 100_000
@@ -153,7 +153,7 @@ def test_a_suite_of_the_held_out_text_reads_no_more_than_there_is() -> None:
     assert 64 * few.count_tokens(once) == 4 * few.count_tokens(masked)
     pairs = MinimalPairsSuite().count_tokens
     assert pairs(once) < pairs(masked)
-    assert pairs(Reading(50_000)) < pairs(once)
+    assert pairs(ExpectedText(50_000)) < pairs(once)
     speed = SpeedSuite(lengths=(8, 64), rounds=10).count_tokens
     assert (speed(once), speed(masked)) == (10 * (8 + 64), 10 * (8 * 8 + 64 * 64))
 

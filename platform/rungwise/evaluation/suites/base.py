@@ -347,8 +347,8 @@ TOKEN_BYTES = 4.5  # of UTF-8
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What tells beforehand how much a model will read for a suite: the tokens that are held out,
+class ExpectedText:
+    """Facts known before a suite runs, by which its tokens are estimated: the tokens held out,
     the suite's files, whether the model gives the probability of a text, and the tokens of the
     longest row of one that masks them in turn."""
 
@@ -389,7 +389,7 @@ class Suite(Config):
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         """Measure the rung; `name` is the suite's key. Raises DataError for unreadable files."""
 
-    def count_tokens(self, reading: Reading) -> float:
+    def count_tokens(self, text: ExpectedText) -> float:
         """About how many tokens a model reads for it. The time of classifiers counts as theirs."""
         return _TYPICAL_TOKENS
 

@@ -19,8 +19,8 @@ from rungwise.core.storage.outside import Paths
 from rungwise.corpus.document import Document
 from rungwise.evaluation.suites.base import (
     Column,
+    ExpectedText,
     MeasuredRung,
-    Reading,
     Rung,
     ScoreTable,
     Suite,
@@ -180,15 +180,15 @@ class MinimalPairsSuite(Suite):
         ]
         return SuiteResult(items)
 
-    def count_tokens(self, reading: Reading) -> float:
+    def count_tokens(self, text: ExpectedText) -> float:
         if self.path is None:
             paradigms, length = _RULES, _SENTENCE_TOKENS
-            pairs = paradigms * reading.held_out / length
+            pairs = paradigms * text.held_out / length
         else:
-            paradigms, length = reading.files, _BLIMP_TOKENS
-            pairs = reading.file_bytes / _PAIR_BYTES
+            paradigms, length = text.files, _BLIMP_TOKENS
+            pairs = text.file_bytes / _PAIR_BYTES
         pairs = min(pairs, paradigms * (self.pairs_per_paradigm or math.inf))
-        return reading.tokens(2 * pairs * length, length)
+        return text.tokens(2 * pairs * length, length)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         return [compare_rungs(rungs, name, "accuracy")]

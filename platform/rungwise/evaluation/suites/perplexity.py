@@ -22,8 +22,8 @@ from rungwise.evaluation.suites.base import (
     PSEUDO,
     TOKEN_BYTES,
     Column,
+    ExpectedText,
     MeasuredRung,
-    Reading,
     Rung,
     Suite,
     SuiteResult,
@@ -106,13 +106,13 @@ class PerplexitySuite(Suite):
         ]
         return SuiteResult(items)
 
-    def count_tokens(self, reading: Reading) -> float:
+    def count_tokens(self, text: ExpectedText) -> float:
         if self.path is not None:
-            return reading.tokens(reading.file_bytes / TOKEN_BYTES, _LINE_TOKENS)
-        pseudo = None if reading.masked_row is None else self.pseudo_documents
+            return text.tokens(text.file_bytes / TOKEN_BYTES, _LINE_TOKENS)
+        pseudo = None if text.masked_row is None else self.pseudo_documents
         most = pseudo or self.documents or math.inf
-        text = min(reading.held_out, most * _DOCUMENT_TOKENS)
-        return reading.tokens(text, _DOCUMENT_TOKENS)
+        predicted = min(text.held_out, most * _DOCUMENT_TOKENS)
+        return text.tokens(predicted, _DOCUMENT_TOKENS)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         # Perplexities over different tokenizers do not compare.
@@ -230,8 +230,8 @@ class SpeedSuite(Suite):
             raise ValueError(f"expected different numbers from 1, found {list(lengths)}")
         return lengths
 
-    def count_tokens(self, reading: Reading) -> float:
-        return self.rounds * sum(reading.tokens(length, length) for length in self.lengths)
+    def count_tokens(self, text: ExpectedText) -> float:
+        return self.rounds * sum(text.tokens(length, length) for length in self.lengths)
 
     def measure(self, rung: Rung, name: str) -> SuiteResult:
         ordinary = sorted(set(range(rung.model.vocab_size)) - set(rung.special.ids))
