@@ -32,6 +32,7 @@ from rungwise.forecast.forecast import (
     Crossing,
     HiddenBudget,
     compare,
+    draw_smaller,
     explain_refusals,
     explain_width,
     find_crossings,
@@ -200,7 +201,7 @@ def forecast_cells(
     for level in list_levels(points):
         seen = [point for point in points if point.budget <= level]
         hidden = [point for point in points if point.budget / level in TIMES]
-        refusals = explain_refusals(seen, priors)
+        refusals = explain_refusals(seen, draw_smaller(seen, priors))
         for cell in compare(seen, hidden, priors):
             why = refusals[cell.rung] or explain_width(cell.foretold)
             (refused if why else told).append(cell)

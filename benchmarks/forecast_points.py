@@ -177,7 +177,7 @@ def list_stages(recipe: Recipe) -> list[Stage]:
     graph = Graph()
     for stage in experiment.stages.values():
         graph.include(stage)
-    plan_curve(graph, recipe, variants, experiment.measured)
+    plan_curve(graph, recipe, variants, experiment)
     return list(graph.stages.values())
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.curve import CurveSummary, read_points
 from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.forecast.laws import group_by_rung
@@ -20,6 +21,14 @@ from rungwise.training.summary import PretrainSummary
 from tests.conftest import small_recipe, write_corpus, write_recipe
 
 SCHEDULE = {"kind": "warmup_stable_decay", "warmup_steps": 2}
+TOPICS = {
+    "kind": "paragraph_label",
+    "num_labels": 3,
+    "minimum_words": 5,
+    "train_per_label": 4,
+    "validation_per_label": 2,
+    "test_per_label": 2,
+}
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -43,7 +52,10 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
             },
         },
         measure={"perplexity": {"kind": "perplexity"}, "polysemy": {"kind": "polysemy"}},
-        curve={"budgets": [0.25, 0.5, 1.0], "seeds": 1},
+        tasks={"topics": {"data": TOPICS}},
+        finetune={"pooling": "mean", "sequence_length": 32, "epochs": 1},
+        evaluate={"num_seeds": 2, "rivals": False},
+        curve={"budgets": [0.25, 0.5, 1.0], "seeds": 1, "tasks": ["topics"]},
     )
     recipe["compute"]["num_workers"] = 1  # two in test_workflow.py
     path = write_recipe(tmp_path / "ladder.yaml", recipe)
@@ -72,6 +84,10 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     assert {row["claim"] for row in rows} == judged.keys()
     points = group_by_rung(read_points(finished["curve"]))
     assert [(row.budget, row.seed) for row in points["gpt"]] == [(0.25, 0), (0.5, 0), (1.0, 0)]
+    scores = EvaluateSummary.of(finished["evaluate/topics/0.5"]).scores("gpt")
+    assert points["gpt"][1].scores == {"topics": scores}
+    assert len(points["gpt"][2].scores["topics"]) == 2
+    assert not points["ngram2"][0].scores
     gpt = PretrainSummary.of(finished["pretrain"])  # the first by name
     assert points["gpt"][-1].tokens == gpt.tokens
     assert gpt.gradient
@@ -86,6 +102,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
 
     page = finished["ladder"].folder.read_bytes("ladder.html").decode()
     assert "ngram3" in page
+    assert "Scores on topics cannot be foretold: it takes scores of 3 rungs" in page
     bits = {
         finished[title].record["inputs"]["pretrain"]["fingerprint"]: score.value
         for title in finished

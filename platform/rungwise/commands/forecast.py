@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rungwise.forecast.forecast import Backtest, Crossing, RungForecast
     from rungwise.forecast.laws import Increase
+    from rungwise.forecast.scores import TaskForecast
     from rungwise.pipeline.loading import LoadedCurve
     from rungwise.pipeline.recipe import Recipe
 
@@ -56,6 +57,7 @@ def forecast(options: argparse.Namespace) -> None:
     from rungwise.forecast.forecast import backtest, find_crossings
     from rungwise.forecast.forecast import forecast as forecast_rungs
     from rungwise.forecast.laws import Increase
+    from rungwise.forecast.scores import forecast_tasks
     from rungwise.pipeline.loading import load_curve
     from rungwise.pipeline.workflow import load_recipe
 
@@ -68,6 +70,7 @@ def forecast(options: argparse.Namespace) -> None:
         _write_plan(recipe, rungs, growth, options)
         return
     crossings = [each for each in find_crossings(rungs, text) if each.foretold]
+    tasks = forecast_tasks(curve.points, rungs)
     tested = backtest(curve.points)
     if options.json:
         rows = [
@@ -86,10 +89,13 @@ def forecast(options: argparse.Namespace) -> None:
         numbers = {name: getattr(tested, name) for name in names}
         finite = {name: None if math.isnan(value) else value for name, value in numbers.items()}
         result = {"rungs": rows, "crossings": [dataclasses.asdict(each) for each in crossings]}
+        result["tasks"] = [dataclasses.asdict(each) for each in tasks]
         result["backtest"] = {"cells": len(tested.cells), **finite}
         Console().print_json(data=result | {"passed_over": curve.passed_over})
         return
     _print_rungs(rungs, curve.names, recipe)
+    for task in tasks:
+        _print_scores(task, curve)
     _print_lines(rungs, crossings, tested, curve)
 
 
@@ -120,6 +126,31 @@ def _print_rungs(rungs: Sequence[RungForecast], names: Mapping[str, str], recipe
             table.add_row(*row)
         say(table)
         say()
+
+
+def _print_scores(task: TaskForecast, curve: LoadedCurve) -> None:
+    from rich.table import Table
+
+    from rungwise.report import formats
+
+    say, metric = plain_console().print, curve.metrics[task.task]
+    if not task.is_foretold:
+        say(f"{task.task} cannot be foretold: {task.describe()}")
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"{task.task}, {formats.metric_name(metric)}", no_wrap=True)
+    for column in ("now", "then, with 95 % interval"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for rung, score in sorted(task.now.items(), key=lambda item: -item[1]):
+        text = "no forecast"
+        if later := task.later.get(rung):
+            text = f"{formats.score(later.median, metric)} {formats.interval(later, metric)}"
+        table.add_row(curve.names[rung], formats.score(score, metric), text)
+    say(table)
+    for rung, reason in task.refusals.items():
+        say(f"no forecast of {curve.names[rung]} on {task.task}: {reason}")
+    say(f"{task.task}: {task.describe()}")
+    say()
 
 
 def _print_lines(

@@ -1,12 +1,13 @@
-"""Curve stage: the points of runs at each share of a rung's budget: what they took, and bits per
-byte of the suite `perplexity`, by document too, or else the loss of the last validation."""
+"""Curve stage: the points of runs at each share of a rung's budget: what they took, bits per byte
+of the suite `perplexity`, by document too, or else the loss of the last validation, and scores on
+tasks."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -19,6 +20,7 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
+from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.search import count_cost
 from rungwise.evaluation.suites.items import read_items
 from rungwise.forecast.laws import Point
@@ -45,6 +47,8 @@ class CurveConfig(Config):
     # pretrainings with consecutive seeds at each of the smallest two budgets; their spread is the
     # noise of a forecast
     seeds: int = Field(default=3, ge=1)
+    # tasks that the rungs are fine-tuned on at each budget, too, after their first pretraining
+    tasks: tuple[str, ...] = ()
 
     @field_validator("budgets", mode="after")
     @classmethod
@@ -75,16 +79,19 @@ class CurveRun(Config):
 
 
 class CurveStageConfig(Config):
-    """The runs, the name of the suite that measures them, and why other rungs have none."""
+    """The runs, the name of the suite that measures them, the titles of the stages that compare
+    them on tasks, and why other rungs have none."""
 
     runs: tuple[CurveRun, ...]
     suite: str
+    compared: tuple[str, ...] = ()
     passed_over: dict[str, str]
 
 
 class CurveSummary(Summary):
     points: int
     passed_over: dict[str, str]
+    metrics: dict[str, str] = Field(default_factory=dict)  # what scores on each task are
 
 
 def read_points(artifact: Artifact) -> list[Point]:
@@ -98,20 +105,27 @@ def read_points(artifact: Artifact) -> list[Point]:
 def gather_points(
     config: CurveStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> CurveSummary:
-    """Write the points. Inputs: the stages of the runs, by title."""
-    points = [_read_point(config.suite, run, inputs) for run in config.runs]
+    """Write the points. Inputs: the stages of the runs and those that compare them, by title."""
+    comparisons = [EvaluateSummary.of(inputs[title]) for title in config.compared]
+    points = [
+        replace(
+            _read_point(config.suite, run, inputs), scores=_read_scores(run, inputs, comparisons)
+        )
+        for run in config.runs
+    ]
     output.write_bytes(POINTS, json.dumps([*map(asdict, points)], indent=1).encode())
     rungs = len({run.rung for run in config.runs})
     return CurveSummary(
         points=len(points),
         passed_over=config.passed_over,
+        metrics={each.task: each.metric for each in comparisons},
         show=(POINTS,),
         headline=f"{format_count(len(points), 'point')} of {format_count(rungs, 'rung')}; all "
         f"budgets once cost {_count_cost_ratio(config.runs, inputs):.2f} times the largest",
     )
 
 
-CURVE = StageType("curve", 2, gather_points, CurveSummary)
+CURVE = StageType("curve", 3, gather_points, CurveSummary)
 
 
 def _read_point(suite: str, run: CurveRun, inputs: Mapping[str, Artifact]) -> Point:
@@ -134,6 +148,20 @@ def _read_point(suite: str, run: CurveRun, inputs: Mapping[str, Artifact]) -> Po
     nats, sizes = read_items(inputs[run.measure])[suite, "", "bits_per_byte"].numbers.T
     bits = nats / math.log(2)
     return Point(**point, bits=bits.sum() / sizes.sum(), documents=tuple((bits / sizes).tolist()))
+
+
+def _read_scores(
+    run: CurveRun, inputs: Mapping[str, Artifact], comparisons: Sequence[EvaluateSummary]
+) -> dict[str, list[float]]:
+    """The judged scores of a run by task; none of a seed of pretraining after the first."""
+    scores: dict[str, list[float]] = {}
+    for each in comparisons:
+        result = each.variants.get(run.rung)
+        trained = result.pretraining if result else None
+        if trained and trained.fingerprint == inputs[run.pretrain].fingerprint:
+            first = [row for row in each.rows if row.variant == run.rung and not row.pretraining]
+            scores[each.task] = [row.test[each.metric] for row in first]
+    return scores
 
 
 def _is_counted(pretrain: Artifact) -> bool:

@@ -31,7 +31,8 @@ WIDEST = 0.3  # an interval whose half is a larger share of its median is no for
 class RungForecast:
     """The worth of a rung at its largest measured budget, and at a larger one. `later` and `best`
     are None where the rung cannot be forecast; `refusal` says why. `best` is the chance to be the
-    best of those that can, among rungs with the same measure."""
+    best of those that can, among rungs with the same measure. `smaller` is drawn without the
+    largest budget, where others are left."""
 
     rung: str
     last: Point
@@ -41,6 +42,7 @@ class RungForecast:
     best: float | None
     refusal: str
     curves: Curves
+    smaller: Curves | None
 
 
 def forecast(
@@ -50,7 +52,8 @@ def forecast(
     priors = priors or read_priors()
     rungs = group_by_rung(points)
     curves = draw_curves(points, priors)
-    refusals = explain_refusals(points, priors)
+    smaller = draw_smaller(points, priors)
+    refusals = explain_refusals(points, smaller)
     targets = {rung: grow(rows[-1], growth) for rung, rows in rungs.items()}
     later = {rung: curves[rung].predict_point(targets[rung]) for rung in rungs}
     for rung, bits in later.items():
@@ -67,17 +70,24 @@ def forecast(
             best=chances.get(rung),
             refusal=refusals[rung],
             curves=curves[rung],
+            smaller=smaller.get(rung),
         )
         for rung, rows in rungs.items()
     ]
 
 
-def explain_refusals(points: Sequence[Point], priors: Priors) -> dict[str, str]:
-    """Say of each rung why it cannot be forecast from its points; "" if it can."""
+def draw_smaller(points: Sequence[Point], priors: Priors) -> dict[str, Curves]:
+    """Draw the curves of rungs without the largest budget of each."""
     rungs = group_by_rung(points)
     smaller = [point for point in points if point.budget < rungs[point.rung][-1].budget]
-    curves = draw_curves(smaller, priors)
-    return {rung: _refuse_rung(rows, curves.get(rung)) for rung, rows in rungs.items()}
+    return draw_curves(smaller, priors)
+
+
+def explain_refusals(points: Sequence[Point], smaller: Mapping[str, Curves]) -> dict[str, str]:
+    """Say of each rung why it cannot be forecast from its points; "" if it can. `smaller` are its
+    curves without the largest budget."""
+    rungs = group_by_rung(points)
+    return {rung: _refuse_rung(rows, smaller.get(rung)) for rung, rows in rungs.items()}
 
 
 def _refuse_rung(rows: Sequence[Point], curves: Curves | None) -> str:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -55,6 +55,7 @@ class Point:
     `measure`    bits per byte, or per masked token where a rung has no code length
     `family`     `model.kind` of the variant ("gpt", "ngram"), by which priors are kept; "" if none
     `network`    the rung that a mixture weighs against counts, and is never worse than; "" if none
+    `scores`     on each task that the rung was fine-tuned on: one for each seed of fine-tuning
     """
 
     rung: str
@@ -69,6 +70,7 @@ class Point:
     measure: Measure = "bits_per_byte"
     family: str = ""
     network: str = ""
+    scores: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def unique(self) -> float:
@@ -104,6 +106,7 @@ def grow(point: Point, growth: Increase) -> Point:
         seconds=point.seconds * factor,
         bits=math.nan,
         documents=None,
+        scores={},
     )
 
 

@@ -382,9 +382,15 @@ def tune_variants(
 
 
 def compare_candidates(
-    graph: Graph, recipe: Recipe, task: str, candidates: list[Candidate], budgets: Budgets
+    graph: Graph,
+    recipe: Recipe,
+    task: str,
+    candidates: list[Candidate],
+    budgets: Budgets,
+    part: str | None = None,
 ) -> list[Stage]:
-    """Compare candidates on a task, and at each label budget those that the recipe names."""
+    """Compare candidates on a task, and at each label budget those that the recipe names. `part` is
+    the share of their pretraining that they had, if not the whole."""
     assert recipe.evaluate
     stages = []
     for budget, examples in budgets.items():
@@ -403,7 +409,8 @@ def compare_candidates(
             task=task, budget=budget, variants=settings, evaluate=recipe.evaluate
         )
         stage = EVALUATE.stage(config, inputs)
-        stages.append(graph.add(stage, Title("evaluate", task=task, budget=budget)))
+        title = Title("evaluate", task=task, budget=budget, part=part)
+        stages.append(graph.add(stage, title))
     return stages
 
 

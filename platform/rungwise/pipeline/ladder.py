@@ -13,11 +13,16 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage, Title
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
+from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.curve import CURVE, CurveConfig, CurveRun, CurveStageConfig
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig, SuiteConfig
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.pipeline.experiment import (
+    Budgets,
+    Candidate,
+    Experiment,
     ExperimentVariant,
+    compare_candidates,
     name_variant,
     plan_experiment,
     resolve_variants,
@@ -59,7 +64,7 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
         graph.include(stage)
     at: dict[str, Stage] = {}
     if recipe.curve:
-        curve = plan_curve(graph, recipe, variants, experiment.measured)
+        curve = plan_curve(graph, recipe, variants, experiment)
         at = _judge_budgets(curve, graph, counted)
         stages |= {each.display_name: each for each in (curve, *at.values())}
     config = LadderConfig(
@@ -138,15 +143,14 @@ def _name_model(measure: Stage) -> str:
 
 
 def plan_curve(
-    graph: Graph,
-    recipe: Recipe,
-    variants: Sequence[ExperimentVariant],
-    measured: Mapping[str, Sequence[Stage]],
+    graph: Graph, recipe: Recipe, variants: Sequence[ExperimentVariant], experiment: Experiment
 ) -> Stage:
     """Add the pretrainings of every rung at every budget, and the stage that gathers their points.
-    `measured` are the measurements of the rungs themselves, one for each seed of pretraining.
-    Raises ConfigError if a rung cannot be trained at a share of its budget."""
+    `experiment` has measured and compared the rungs themselves. Raises ConfigError if a rung cannot
+    be trained at a share of its budget."""
     assert recipe.curve
+    measured = experiment.measured
+    candidates: dict[float, list[Candidate]] = {}  # by budget, with the first seed
     suite = _find_suite(recipe)
     runs: list[CurveRun] = []
     passed_over: dict[str, str] = {}
@@ -189,6 +193,8 @@ def plan_curve(
             measure = MEASURE.stage(MeasureConfig(suites=suite), measure_inputs(trained))
             title = replace(title, stage="measure")
             add(variant.name, budget, first + number, trained[-1].stages, measure, title)
+            if not number:
+                candidates.setdefault(budget, []).append(Candidate(variant, [trained], None))
         for number, measure in enumerate(whole):
             add(variant.name, 1.0, first + number, measure.inputs, measure, measure.title)
     if not runs:
@@ -197,8 +203,45 @@ def plan_curve(
             "curve: expected a rung that predicts tokens of held-out text, found none "
             f"({reasons}); add one, or leave curve out"
         )
-    config = CurveStageConfig(runs=tuple(runs), suite=next(iter(suite)), passed_over=passed_over)
-    return graph.add(CURVE.stage(config, inputs), Title("curve"))
+    compared = {
+        stage.display_name: stage
+        for task in recipe.curve.tasks
+        for stage in _compare_budgets(graph, recipe, task, candidates, experiment)
+    }
+    config = CurveStageConfig(
+        runs=tuple(runs), suite=next(iter(suite)), compared=tuple(compared), passed_over=passed_over
+    )
+    return graph.add(CURVE.stage(config, inputs | compared), Title("curve"))
+
+
+def _compare_budgets(
+    graph: Graph,
+    recipe: Recipe,
+    task: str,
+    candidates: Mapping[float, Sequence[Candidate]],
+    experiment: Experiment,
+) -> list[Stage]:
+    """Compare the rungs on a task at each budget, with the settings that they have at the whole."""
+    assert recipe.evaluate
+    [whole] = [
+        stage
+        for stage in experiment.evaluated
+        if stage.title.task == task and stage.title.budget is None
+    ]
+    alone = {"label_budgets": None, "budget_variants": None, "noise": None, "keep": None}
+    evaluate = recipe.evaluate.model_copy(update={**alone, "rivals": False, "published": None})
+    recipe = recipe.model_copy(update={"evaluate": evaluate})
+    stages = [whole]
+    for budget, every in sorted(candidates.items()):
+        rungs = [
+            replace(each, sweep=whole.inputs.get(input_name("sweep", each.variant.name)))
+            for each in every
+            if task in each.variant.finetune
+        ]
+        if rungs:
+            examples: Budgets = {None: whole.inputs["task"]}
+            stages += compare_candidates(graph, recipe, task, rungs, examples, f"{budget:g}")
+    return stages
 
 
 def _find_suite(recipe: Recipe) -> dict[str, SuiteConfig]:

@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -183,12 +183,13 @@ def download_served(model: str, root: str) -> Folder:
 @dataclass(frozen=True)
 class LoadedCurve:
     """The finished curve of a ladder: its points, the names of rungs as people write them, why
-    other rungs have no points, and the words of the training text."""
+    other rungs have no points, the words of the training text, and what scores on a task are."""
 
     points: list[Point]
     names: dict[str, str]
     passed_over: dict[str, str]
     words: float
+    metrics: dict[str, str] = field(default_factory=dict)
 
 
 def load_curve(recipe: Recipe, file: str) -> LoadedCurve:
@@ -217,4 +218,5 @@ def load_curve(recipe: Recipe, file: str) -> LoadedCurve:
         names=name_models(models),
         passed_over=CurveSummary.of(curve).passed_over,
         words=CorpusSummary.of(corpus).words.train,
+        metrics=CurveSummary.of(curve).metrics,
     )

@@ -215,6 +215,9 @@ class Recipe(Config):
         }
         variants = {name: keys for name, keys in self.variants.items() if name not in rungs}
         recipe = self.model_copy(update={"tasks": entries, "variants": variants})
+        if curve := self.curve:
+            kept = {"tasks": tuple(task for task in curve.tasks if task not in tasks)}
+            recipe = recipe.model_copy(update={"curve": curve.model_copy(update=kept)})
         if evaluate := self.evaluate:
             picks = {"budget_variants": keep(evaluate.budget_variants)}
             recipe = recipe.model_copy(update={"evaluate": evaluate.model_copy(update=picks)})
@@ -298,6 +301,12 @@ class Recipe(Config):
                         f"tasks.{task}.variants names {name!r}, which variants lacks; it has: "
                         f"{', '.join(self.variants) or 'nothing'}"
                     )
+        for task in self.curve.tasks if self.curve else ():
+            if task not in self.tasks:
+                raise ValueError(
+                    f"curve.tasks names {task!r}, which tasks lacks; it has: "
+                    f"{', '.join(self.tasks) or 'nothing'}"
+                )
         return self
 
     def with_changes(self, changes: Mapping[str, Any], source: str) -> Recipe:

@@ -27,6 +27,7 @@ from rungwise.forecast.forecast import (
     predict_at_seconds,
 )
 from rungwise.forecast.laws import Increase, Point
+from rungwise.forecast.scores import TaskForecast, forecast_tasks
 from rungwise.report import formats, style
 from rungwise.report.formats import INK, Series, metric_name, small_percent
 from rungwise.report.page import Row, Section
@@ -236,7 +237,10 @@ def gather_forecast(
     )
 
 
-def write_forecast(ladder: LadderForecast, looks: Mapping[str, Series]) -> Section:
+def write_forecast(
+    ladder: LadderForecast, looks: Mapping[str, Series], metrics: Mapping[str, str]
+) -> Section:
+    """The section; `metrics` has what judges each task."""
     points, tables = ladder.points, ladder.tables
     same_text = next(iter(tables.values()))
     crossings = {
@@ -246,7 +250,10 @@ def write_forecast(ladder: LadderForecast, looks: Mapping[str, Series]) -> Secti
     rows = {
         title: [_make_row(title, rung) for rung in _order(rungs)] for title, rungs in tables.items()
     }
+    tasks = {title: forecast_tasks(points, rungs) for title, rungs in tables.items()}
     fields = {
+        "tasks": tasks,
+        "metrics": metrics,
         "ledes": [_describe_best(title, rungs) for title, rungs in tables.items()],
         "tables": rows,
         "crossings": {
@@ -257,7 +264,13 @@ def write_forecast(ladder: LadderForecast, looks: Mapping[str, Series]) -> Secti
         "backtest": describe_backtest(backtest(points)),
     }
     plots = style.draw_adaptive("forecast", partial(_draw, points, tables, crossings, looks))
-    csv = {"forecast": [row for each in rows.values() for row in each]}
+    scores = [
+        _make_score_row(title, each, rung, metrics[each.task])
+        for title, some in tasks.items()
+        for each in some
+        for rung in each.now
+    ]
+    csv = {"forecast": [row for each in rows.values() for row in each] + scores}
     return Section("forecast", "With more time or text", fields, plots, csv)
 
 
@@ -298,6 +311,20 @@ def _make_row(title: str, rung: RungForecast) -> Row:
         "chance_of_best": rung.best,
         "core_seconds": rung.target.seconds,
         "no_forecast": rung.refusal,
+    }
+
+
+def _make_score_row(title: str, task: TaskForecast, rung: str, metric: str) -> Row:
+    later = task.later.get(rung)
+    return {
+        "with": title,
+        "rung": rung,
+        "measure": f"{task.task}, {metric_name(metric)}",
+        "now": task.now[rung],
+        "then": later and later.median,
+        "then_low": later and later.low,
+        "then_high": later and later.high,
+        "no_forecast": "" if later else task.refusals.get(rung, task.describe()),
     }
 
 

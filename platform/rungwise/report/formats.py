@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from rungwise.evaluation.comparison.table import RowDifference, TaskScore
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.evaluation.suites.base import TableEntry
+from rungwise.forecast.intervals import Interval
 from rungwise.tasks.scoring.metrics import CORRELATIONS, OWN_UNITS, format_metric
 
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
@@ -57,7 +58,7 @@ def series(position: int) -> Series:
     )
 
 
-Bounds = Estimate | Difference | TaskScore | RowDifference | TableEntry
+Bounds = Estimate | Difference | Interval | TaskScore | RowDifference | TableEntry
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -80,6 +80,7 @@ def write_ladder(
     columns = _gather_columns(suites, judgement.averages, evaluations, tuned_on_text)
     questions = gather_questions(rungs, columns, comparison)
     more = gather_forecast(inputs, names)
+    metrics = {each.task: each.metric for each in evaluations}
     tests = select_tested(judgement.claims)
     claims_section = write_claims(
         judgement,
@@ -106,7 +107,7 @@ def write_ladder(
         sections=[
             write_advice(questions, looks),
             _write_picture(rungs, columns, looks),
-            write_forecast(more, looks) if more else None,
+            write_forecast(more, looks, metrics) if more else None,
             claims_section if tests else None,
             _write_history(rungs, columns, looks, ladder_table is not None),
             tuning.write_tuning(searches, names=(r.name for r in rungs)),

@@ -14,6 +14,7 @@ from rungwise.pipeline import loading
 from rungwise.pipeline.loading import LoadedCurve
 from rungwise.pipeline.workflow import load_recipe
 from tests.conftest import small_recipe, write_corpus, write_recipe
+from tests.unit.forecast.test_scores import RUNGS, lie_on_lines, list_scores
 from tests.unit.pipeline.test_curve import GPT
 
 BUDGETS = (0.125, 0.25, 0.5, 1.0)
@@ -98,6 +99,23 @@ def test_the_terminal_shows_every_figure(ladder: Path, capsys: pytest.CaptureFix
     assert "no forecast of LSA: its loss is none of tokens" in output
     [gpt] = [line for line in output.splitlines() if line.startswith("GPT  ")]
     assert gpt.split()[-1] == "0.5"  # 1,000 core-seconds on two cores at 3.60 an hour
+
+
+def test_scores_on_tasks_are_foretold_from_the_loss(
+    ladder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {rung: rung.upper() for rung in RUNGS}
+    made = LoadedCurve(list_scores(lie_on_lines), names, {}, words=5e5, metrics={"topics": "f1"})
+    monkeypatch.setattr(loading, "load_curve", lambda *_: made)
+    [task] = forecast(capsys, str(ladder), "--compute", "4x", "--text", "4x")["tasks"]
+    assert task["error"] < task["last_error"]
+    assert main(["forecast", str(ladder), "--compute", "4x", "--text", "4x"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    begin = next(place for place, line in enumerate(lines) if line.startswith("topics, F1"))
+    best = lines[begin + 1].split()
+    assert best[:2] == ["GPT", f"{task['now']['gpt']:.1%}"]
+    assert best[2] == f"{task['later']['gpt']['median']:.1%}"
+    assert any("topics: with the largest budgets hidden" in line for line in lines)
 
 
 def test_the_plan_is_a_recipe_with_that_many_steps(

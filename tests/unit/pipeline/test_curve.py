@@ -115,6 +115,32 @@ def test_longer_runs_wait_for_the_shorter_ones_of_their_trunk(plain: dict[str, A
     assert not stages["pretrain"].continues(stages["pretrain/ngram2/0.5"])
 
 
+def test_rungs_are_fine_tuned_at_each_budget_as_at_the_whole(plain: dict[str, Any]) -> None:
+    tasks = {name: {"data": {"kind": "paragraph_label", "num_labels": 3}} for name in "ab"}
+    evaluate = {"num_seeds": 2, "label_budgets": [9], "noise": [0.1]}
+    with_tasks = plain | {
+        "tasks": tasks,
+        "finetune": {"pooling": "mean", "sequence_length": 32},
+        "evaluate": evaluate,
+    }
+    stages, config = plan_ladder(with_tasks, tasks=["b"])
+    assert config.compared == ("evaluate/b", "evaluate/b/0.125", "evaluate/b/0.5")
+    whole, short = stages["evaluate/b"], stages["evaluate/b/0.125"]
+    assert short.inputs["task"] == whole.inputs["task"]
+    for rung in ("gpt", "bert"):
+        assert short.inputs[f"pretrain/{rung}"] == stages[f"pretrain/{rung}/0.125"]
+    settings = [stage.config.model_dump() for stage in (whole, short)]
+    own, same = (each["variants"] for each in settings)
+    assert {name: own[name] for name in same} == same
+    assert not settings[1]["evaluate"]["rivals"]
+    assert "evaluate/a/0.125" not in stages
+
+
+def test_a_curve_names_tasks_of_the_recipe(plain: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="names 'topics', which tasks lacks"):
+        plan_ladder(plain, tasks=["topics"])
+
+
 def test_a_mixture_has_the_curve_of_its_network(plain: dict[str, Any]) -> None:
     model = {"kind": "counts_and_network", "counts": {"order": 3}, "network": GPT["model"]}
 
