@@ -21,13 +21,12 @@ from rungwise.training.summary import PretrainSummary
 from tests.conftest import small_recipe, write_corpus, write_recipe
 
 SCHEDULE = {"kind": "warmup_stable_decay", "warmup_steps": 2}
-TOPICS = {
-    "kind": "paragraph_label",
-    "num_labels": 3,
+PAIRS = {
+    "kind": "next_paragraph",
     "minimum_words": 5,
-    "train_per_label": 4,
-    "validation_per_label": 2,
-    "test_per_label": 2,
+    "train_examples": 20,
+    "validation_examples": 10,
+    "test_examples": 10,
 }
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -52,10 +51,10 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
             },
         },
         measure={"perplexity": {"kind": "perplexity"}, "polysemy": {"kind": "polysemy"}},
-        tasks={"topics": {"data": TOPICS}},
+        tasks={"pairs": {"data": PAIRS}},
         finetune={"pooling": "mean", "sequence_length": 32, "epochs": 1},
         evaluate={"num_seeds": 2, "rivals": False},
-        curve={"budgets": [0.25, 0.5, 1.0], "seeds": 1, "tasks": ["topics"]},
+        curve={"budgets": [0.25, 0.5, 1.0], "seeds": 1, "tasks": ["pairs"]},
     )
     recipe["compute"]["num_workers"] = 1  # two in test_workflow.py
     path = write_recipe(tmp_path / "ladder.yaml", recipe)
@@ -84,9 +83,9 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     assert {row["claim"] for row in rows} == judged.keys()
     points = group_by_rung(read_points(finished["curve"]))
     assert [(row.budget, row.seed) for row in points["gpt"]] == [(0.25, 0), (0.5, 0), (1.0, 0)]
-    scores = EvaluateSummary.of(finished["evaluate/topics/0.5"]).scores("gpt")
-    assert points["gpt"][1].scores == {"topics": scores}
-    assert len(points["gpt"][2].scores["topics"]) == 2
+    scores = EvaluateSummary.of(finished["evaluate/pairs/0.5"]).scores("gpt")
+    assert points["gpt"][1].scores == {"pairs": scores}
+    assert len(points["gpt"][2].scores["pairs"]) == 2
     assert not points["ngram2"][0].scores
     gpt = PretrainSummary.of(finished["pretrain"])  # the first by name
     assert points["gpt"][-1].tokens == gpt.tokens
@@ -102,7 +101,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
 
     page = finished["ladder"].folder.read_bytes("ladder.html").decode()
     assert "ngram3" in page
-    assert "Scores on topics cannot be foretold: it takes scores of 3 rungs" in page
+    assert "Scores on pairs cannot be foretold: it takes scores of 3 rungs" in page
     bits = {
         finished[title].record["inputs"]["pretrain"]["fingerprint"]: score.value
         for title in finished
