@@ -133,6 +133,7 @@ HUBER = 1.5  # residuals beyond so many standard deviations count by their size,
 ROUNDS = 3  # of weights for Huber's loss
 STEP = 1e-5  # of numerical slopes
 STARTS, DRAWS = 40, 10  # steps from a grid of starts, and from the fit that draws lie around
+SMALL, IDLE = 1e-9, 4  # a share of its cost that no start gains, in so many steps, ends them
 
 
 @dataclass(frozen=True)
@@ -293,6 +294,7 @@ def minimise(
     residuals, strains, costs = measure(current)
     damping = np.full(len(starts), 1e-2)
     diagonal = np.arange(len(columns))
+    idle = 0
     for _ in range(steps):
         slopes = (
             differentiate(current, law, tokens, unique)
@@ -307,9 +309,12 @@ def minimise(
         trial[:, columns] -= np.clip(change, -2, 2)
         trial_residuals, trial_strains, trial_costs = measure(trial)
         better = trial_costs < costs
+        idle = 0 if np.any(costs - trial_costs > SMALL * costs) else idle + 1
         damping = np.clip(np.where(better, damping / 5, damping * 5), 1e-8, 1e8)
         current = np.where(better[:, None], trial, current)
         residuals = np.where(better[:, None], trial_residuals, residuals)
         strains = np.where(better[:, None], trial_strains, strains)
         costs = np.where(better, trial_costs, costs)
+        if idle == IDLE:
+            break
     return current, costs
