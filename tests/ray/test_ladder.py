@@ -101,7 +101,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
 
     page = finished["ladder"].folder.read_bytes("ladder.html").decode()
     assert "ngram3" in page
-    assert "Scores on pairs cannot be foretold: it takes scores of 3 rungs" in page
+    assert "Scores on pairs cannot be foretold: it takes 3 rungs, measured alike" in page
     bits = {
         finished[title].record["inputs"]["pretrain"]["fingerprint"]: score.value
         for title in finished

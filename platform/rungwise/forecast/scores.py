@@ -18,7 +18,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from rungwise.forecast.forecast import RungForecast
+from rungwise.forecast.forecast import BUDGETS, RungForecast
 from rungwise.forecast.intervals import SEED, Interval
 from rungwise.forecast.laws import Array, Point, group_by_rung
 
@@ -51,7 +51,9 @@ class TaskForecast:
     def describe(self) -> str:
         """How well the largest budgets were foretold from the others."""
         if self.error is None or self.last_error is None:
-            return f"it takes scores of {FEWEST_RUNGS} rungs at three budgets, measured alike"
+            return (
+                f"it takes {FEWEST_RUNGS} rungs, measured alike, with scores at {BUDGETS} budgets"
+            )
         return (
             f"with the largest budgets hidden, forecasts are off by {100 * self.error:.1f} points, "
             f"the last scores by {100 * self.last_error:.1f}"
@@ -59,8 +61,8 @@ class TaskForecast:
 
 
 @dataclass(frozen=True)
-class Lines:
-    """Parallel lines through the scores of rungs, by least squares."""
+class ParallelLines:
+    """A line through the scores of each rung over log loss, all with one slope: least squares."""
 
     centres: Mapping[str, tuple[float, float, int]]  # mean log loss, mean score, points
     slope: float
@@ -80,7 +82,7 @@ class Lines:
         return np.minimum(heights + slopes * (logs - centre) + scale * luck, 1.0)
 
 
-def fit_lines(rungs: Mapping[str, Sequence[Point]], task: str) -> Lines | None:
+def fit_lines(rungs: Mapping[str, Sequence[Point]], task: str) -> ParallelLines | None:
     """Fit lines to points with scores on a task; None if they are too few to tell the error."""
     centres: dict[str, tuple[float, float, int]] = {}
     logs: list[float] = []
@@ -105,7 +107,7 @@ def fit_lines(rungs: Mapping[str, Sequence[Point]], task: str) -> Lines | None:
         if len(row.scores[task]) > 1
     ]
     error = max(float(np.square(residuals).sum()) / freedom, float(np.mean(luck)) if luck else 0.0)
-    return Lines(centres, slope, spread, error**0.5, freedom)
+    return ParallelLines(centres, slope, spread, error**0.5, freedom)
 
 
 def forecast_tasks(
@@ -149,7 +151,7 @@ def _forecast_task(
     return result
 
 
-def _fit_alike(rungs: Mapping[str, Sequence[Point]], task: str) -> dict[str, Lines | None]:
+def _fit_alike(rungs: Mapping[str, Sequence[Point]], task: str) -> dict[str, ParallelLines | None]:
     """Return the lines of the rungs with each measure of loss."""
     measures = {rows[-1].measure for rows in rungs.values()}
     return {

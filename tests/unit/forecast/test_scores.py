@@ -121,7 +121,7 @@ def test_few_budgets_foretell_nothing(budgets: int) -> None:
     points = [each for each in list_scores(lie_on_lines) if each.budget > 2.0**-budgets]
     result = forecast_topics(points, forecast(points, Increase(4, 4), PRIORS))
     assert not result.later
-    assert "three budgets" in result.describe()
+    assert "scores at 3 budgets" in result.describe()
 
 
 def test_scores_of_one_rung_tell_nothing(rungs: list[RungForecast]) -> None:
