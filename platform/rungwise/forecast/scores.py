@@ -144,7 +144,7 @@ def _forecast_task(
         logs = np.log(each.curves.predict_point(each.target))
         interval = _widen(Interval.of(own.draw(rung, logs)), factor)
         if interval.high - interval.low > 2 * WIDEST_SCORE:
-            reason = f"it may be anything between {interval.low:.2f} and {interval.high:.2f}"
+            reason = f"it may be anything between {interval.low:.0%} and {interval.high:.0%}"
             result.refusals[rung] = reason
         else:
             result.later[rung] = interval
