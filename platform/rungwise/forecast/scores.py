@@ -167,16 +167,16 @@ def _hide_largest(
 ) -> tuple[list[float], list[float], float]:
     """Return the errors of forecasts of each rung's largest budget from the others, those of its
     last score before, and the factor by which intervals hold every hidden score."""
-    seen = {
+    smaller = {
         rung: [row for row in rows if row.budget < rows[-1].budget] for rung, rows in rungs.items()
     }
-    seen = {rung: rows for rung, rows in seen.items() if len(rows) > 1}
-    lines = _fit_alike(seen, task)
+    smaller = {rung: rows for rung, rows in smaller.items() if len(rows) > 1}
+    lines = _fit_alike(smaller, task)
     errors: list[float] = []
     last_errors: list[float] = []
     factor = 1.0
     for each in forecasts:
-        rows = seen.get(each.rung)
+        rows = smaller.get(each.rung)
         own = lines[each.last.measure] if rows else None
         if not rows or own is None or each.smaller is None:
             continue

@@ -216,8 +216,9 @@ class Recipe(Config):
         variants = {name: keys for name, keys in self.variants.items() if name not in rungs}
         recipe = self.model_copy(update={"tasks": entries, "variants": variants})
         if curve := self.curve:
-            kept = {"tasks": tuple(task for task in curve.tasks if task not in tasks)}
-            recipe = recipe.model_copy(update={"curve": curve.model_copy(update=kept)})
+            remaining = tuple(task for task in curve.tasks if task not in tasks)
+            curve = curve.model_copy(update={"tasks": remaining})
+            recipe = recipe.model_copy(update={"curve": curve})
         if evaluate := self.evaluate:
             picks = {"budget_variants": keep(evaluate.budget_variants)}
             recipe = recipe.model_copy(update={"evaluate": evaluate.model_copy(update=picks)})

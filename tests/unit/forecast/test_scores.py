@@ -91,8 +91,8 @@ def test_scores_that_rise_in_a_step_are_refused(rungs: list[RungForecast]) -> No
     assert "with the largest budgets hidden, forecasts are off by 65.0 points" in result.describe()
 
 
-def test_noise_is_seldom_taken_for_a_line(rungs: list[RungForecast]) -> None:
-    """Scores without any trend: the last one is off by as much, and intervals hold the truth."""
+def test_intervals_hold_scores_without_a_trend(rungs: list[RungForecast]) -> None:
+    """A flat line is nearer than a last score that is luck, so that half of such tasks pass."""
     foretold = inside = 0
     for seed in range(200):
         generator = np.random.default_rng(seed)
@@ -100,6 +100,7 @@ def test_noise_is_seldom_taken_for_a_line(rungs: list[RungForecast]) -> None:
         result = forecast_topics(points, rungs)
         foretold += len(result.later)
         inside += sum(interval.covers(0.5) for interval in result.later.values())
+    assert foretold > 100
     assert inside >= 0.95 * foretold
 
 
