@@ -365,10 +365,13 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
         ("bert", {"num_hidden_layers": "removed"}, "the key num_hidden_layers is missing"),
         ("bert", {"vocab_size": "removed"}, "the key vocab_size is missing"),
         ("bert", {"vocab_size": "59"}, 'vocab_size must be a number above 0, found "59"'),
+        ("bert", {"max_position_embeddings": None}, "embeddings must be a number above 0, found n"),
         ("bert", {"attention_probs_dropout_prob": 0.5}, "dropout_prob and attention_.* the same"),
+        ("bert", {"attention_probs_dropout_prob": [0]}, "dropout_prob and attention_.* the same"),
         ("bert", {"num_attention_heads": 3}, "hidden_size 16 and num_heads 3"),
         ("gpt", {"activation_function": "relu"}, 'activation_function must be "gelu_new"'),
         ("gpt", {"n_embd": "removed"}, "the key n_embd is missing"),
+        ("gpt", {"n_positions": "16"}, 'n_positions must be a number above 0, found "16"'),
     ],
 )
 def test_a_config_that_ours_cannot_follow_is_named_by_its_key(folder, changes, message, request):

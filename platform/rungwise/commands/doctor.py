@@ -120,9 +120,12 @@ def _check_gpu() -> Finding:
     import importlib.metadata
 
     none = Finding("GPU", "none; training runs on CPUs")
-    if importlib.metadata.version("torch").endswith("+cpu"):
-        return none  # it takes seconds to import PyTorch, and this build knows no GPU
-    import torch
+    try:
+        if importlib.metadata.version("torch").endswith("+cpu"):
+            return none  # it takes seconds to import PyTorch, and this build knows no GPU
+        import torch
+    except ImportError as error:
+        return Finding("GPU", f"not known: {error}", "look", "install PyTorch")
 
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     remedy = "set compute.gpus_per_worker=1 to use them"

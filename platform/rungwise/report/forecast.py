@@ -287,14 +287,16 @@ def _describe_best(title: str, rungs: Sequence[RungForecast]) -> str:
     first = min((each for each in rungs if each.last.measure == _BITS), key=lambda e: e.last.bits)
     assert best.later
     later = f"{best.later.median:.2f} [{best.later.low:.2f}, {best.later.high:.2f}]"
-    now = f"where now {first.rung} is, with {first.last.bits:.2f}"
-    today = "as it is now" if best.rung == first.rung else now
+    now = (
+        "It is best now."
+        if best.rung == first.rung
+        else f"Best now: {first.rung}, {first.last.bits:.2f}."
+    )
     refusals = [each.rung for each in rungs if each.refusal and each.last.measure == _BITS]
-    among = f" among those that can be foretold (not {', '.join(refusals)})" if refusals else ""
+    among = f" of those that can be foretold (not {', '.join(refusals)})" if refusals else ""
     return (
-        f"With {title}, {best.rung} would be best{among} with a chance of "
-        f"{small_percent(best.best or 0.0)}, {today}: {later} bits per byte instead of "
-        f"{best.last.bits:.2f}."
+        f"With {title}, {best.rung} would be best{among}, with a chance of "
+        f"{small_percent(best.best or 0.0)}: {later} bits per byte, {best.last.bits:.2f} now. {now}"
     )
 
 

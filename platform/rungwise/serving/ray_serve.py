@@ -19,7 +19,7 @@ from ray.serve import Application
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, UserError
 from rungwise.serving.limits import MOST_BYTES, RequestTooLarge, check_size, check_work
 
 _MOST_AT_ONCE = 100  # requests that a replica reads, and as many wait; another is answered 503
@@ -52,7 +52,7 @@ class _Model:
             return JSONResponse({"error": error}, status_code=408)
         except RequestTooLarge as error:
             return JSONResponse({"error": str(error)}, status_code=413)
-        except (DataError, ValueError, RecursionError) as error:
+        except (UserError, ValueError, RecursionError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
 
     def _answer(self, body: bytearray, query: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -63,8 +63,9 @@ def _list_overrides(job: SubmittedJob, spec: dict[str, Any]) -> list[str]:
     if is_remote(root) or Path(root).is_absolute():
         return [*job.overrides]
     overrides = [each for each in job.overrides if not each.startswith("root=")]
-    [head] = spec["headGroupSpec"]["template"]["spec"]["containers"]
-    for variable in head["env"]:
+    # Ray runs in the first container; the others are beside it.
+    head = spec["headGroupSpec"]["template"]["spec"]["containers"][0]
+    for variable in head.get("env", []):
         if variable["name"] == ROOT_VARIABLE and "value" in variable:
             return [*overrides, f"root={variable['value']}/{root}"]
     raise UserError(

@@ -258,7 +258,9 @@ def test_no_overrides_end_in_a_traceback(
 def test_a_date_is_text_and_what_json_lacks_is_refused(tmp_path: Path) -> None:
     assert parse_overrides(["name=2026-13-45"]) == {"name": "2026-13-45"}
     assert parse_overrides(["names={2026-01-02: 3, 4: 5}"]) == {"names": {"2026-01-02": 3, "4": 5}}
-    for value in ("!!set {a}", "!!binary aGk=", "!!timestamp x", "!!int x", "!!bool x", "[" * 5000):
+    levels = (f"&b{n} [{', '.join([f'*b{n - 1}'] * 10)}]" for n in range(1, 9))
+    bomb = f"[&b0 x, {', '.join(levels)}]"
+    for value in ("!!set {a}", "!!binary aGk=", "!!timestamp x", "!!int x", "[" * 5000, bomb):
         with pytest.raises(ConfigError, match=r"^the value of steps is not YAML: "):
             parse_overrides([f"steps={value}"])
         with pytest.raises(ConfigError, match=r"c\.yaml is not YAML: "):

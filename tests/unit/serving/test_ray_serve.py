@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from starlette.requests import Request
 
+from rungwise.models.trained.generation import Sampling
 from rungwise.serving import ray_serve
 
 
@@ -18,6 +19,7 @@ class Echo:
     metadata = SimpleNamespace(get_params_schema=lambda: "one of a model that writes")
 
     def predict(self, texts: list[str], params: dict[str, Any]) -> pd.DataFrame:
+        Sampling(**params)
         return pd.DataFrame({"text": texts, **params, "vector": math.nan})
 
 
@@ -29,6 +31,7 @@ class Echo:
         ("", json.dumps("a" * (1 << 20)), 413, "expected at most 1,048,576 bytes, found 1,048,578"),
         ("", "[", 400, "Expecting value"),
         ("length=9&temperature=0", '["a"]', 200, '[{"text":"a","length":9,"temperature":0.0}]'),
+        ("length=-5", '["a"]', 400, "length: expected 0 or more, found -5"),
         ("length=x", '["a"]', 400, "?length=: expected a number, found 'x'"),
         ("lenght=9", '["a"]', 400, "?lenght=: expected one of length, temperature, top_k, seed"),
         ("length=11", json.dumps(["a"] * 1000), 413, "at most 10,000 new tokens, found 11,000"),

@@ -152,6 +152,13 @@ def test_stated_labels_are_converted(tmp_path: Path, written: list[str], tags: s
             read_content(tmp_path, form, content.replace(written[0], "B-QQ", 1))
 
 
+def test_a_sentence_that_is_left_out_says_nothing_of_the_scheme(tmp_path: Path) -> None:
+    form = {"kind": "conll", "labels": ["O", "I-PER"], "on_error": "drop"}
+    content = "Ann\tI-PER\nLee\tI-PER\n\nUlm\tX\n\nBob\tI-PER\n"
+    sentences = read_content(tmp_path, form, content)
+    assert [each.tags for each in sentences] == [("B-PER", "I-PER"), ("B-PER",)]
+
+
 def test_words_marked_without_a_type_are_spans() -> None:
     # Peking University's marks of two words of two and three characters, and one of one.
     assert to_iob2(list("BEBMES"), set("BMES")) == [

@@ -63,7 +63,7 @@ def tar(**files: str) -> bytes:
     return packed.getvalue()
 
 
-def parquet(columns: dict[str, Any], classes: dict[str, Any] | None = None) -> bytes:
+def parquet(columns: dict[str, Any], classes: Any = None) -> bytes:
     """A table as Hugging Face's datasets write it, with the features that are classes."""
     stored = io.BytesIO()
     metadata = {"huggingface": json.dumps({"info": {"features": classes or {}}})}
@@ -237,9 +237,14 @@ def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:
     assert digest([f"{packed}/SST-2/dev.tsv"], "k") != digest([f"{packed}/SST-2/train.tsv"], "k")
     with pytest.raises(ConfigError, match="no file matches"):
         list_matching_files([f"{packed}/SST-2/test.tsv"], "data.train")
-    packed.write_bytes(packed.read_bytes()[:40])
-    with pytest.raises(DataError, match=r"SST-2\.zip: cannot be unpacked"):
-        list_matching_files([str(packed)], "data.train")
+    cut_off = packed.read_bytes()[:40]
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("é.tsv", "text")
+    no_utf8 = packed.read_bytes().replace("é".encode(), b"\xff\xfe")
+    for content in (cut_off, no_utf8):
+        packed.write_bytes(content)
+        with pytest.raises(DataError, match=r"SST-2\.zip: cannot be unpacked"):
+            list_matching_files([str(packed)], "data.train")
 
 
 # Tables, tagged words, objects and SQuAD's JSON; for other layouts the block is stated. Not among
@@ -307,6 +312,7 @@ SENTENCES = [f"The {a} {b} the {c}" for a in ("old", "new") for b in ("is", "was
              for c in ("film", "plot", "end", "cast")]  # fmt: skip
 UNREADABLE = {
     "control characters": "\x00\x01\n",
+    "lists in lists": "[" * 200_000,
     "first words": "".join(f"{'ab'[n % 2]} {each} .\n" for n, each in enumerate(SENTENCES)),
     "marks of a labelling tool, and the state of its work": json_lines(
         *({"text": f"a {n}", "spans": [MARK], "answer": "accept" if n % 2 else "ignore"}
@@ -459,7 +465,8 @@ def test_parquet_of_all_types_of_text_is_read_and_null_is_no_label(
 ) -> None:
     labels = [[1.0, 0.0, None][n % 3] for n in range(len(SENTENCES))]
     text = pa.array(SENTENCES, pa.string_view() if kind == "string_view" else kind)
-    (tmp_path / "a.parquet").write_bytes(parquet({"text": text, "label": labels}))
+    odd_classes = ["of another program"] if kind == "str" else None
+    (tmp_path / "a.parquet").write_bytes(parquet({"text": text, "label": labels}, odd_classes))
     guess = guess_format(str(tmp_path / "a.parquet"))
     assert guess.form["skip_labels"] == [""]
     assert guess.labels == {"1": 8, "0": 8}

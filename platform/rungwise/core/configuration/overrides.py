@@ -19,6 +19,7 @@ from rungwise.core.configuration import config as blocks
 from rungwise.core.configuration.config import Config, ConfigT, Problem, find_types, validate
 from rungwise.core.errors import ConfigError
 
+_MOST_NODES = 1_000_000  # of YAML, however few lines name them
 _TYPES = ("null", "bool", "int", "float", "str", "seq", "map")  # of YAML, that JSON has too
 
 
@@ -106,9 +107,22 @@ def _parse(text: str, what: str, name: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
+        if _count_nodes(node, {}) > _MOST_NODES:
+            raise yaml.YAMLError(f"its aliases stand for more than {_MOST_NODES:,} values")
         return json.loads(json.dumps(loader.construct_document(node)))
     except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
         raise ConfigError(f"{what} is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _count_nodes(node: yaml.Node, counts: dict[yaml.Node, int]) -> int:
+    """Return the values in the text of a node, those of an alias each time that it stands there.
+    `counts` has those of earlier nodes."""
+    if node not in counts:
+        counts[node] = 1  # of one that contains itself, which is refused later
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        nodes = [each for part in parts for each in (part if isinstance(part, tuple) else [part])]
+        counts[node] += sum(_count_nodes(each, counts) for each in nodes)
+    return counts[node]
 
 
 def _validate(model: type[ConfigT], data: dict[str, Any]) -> ConfigT | list[Problem]:

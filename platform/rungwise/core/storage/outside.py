@@ -121,6 +121,7 @@ _MOST_UNPACKED, _MORE_BYTES = 100, 10_000_000
 _COMPRESSIONS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 _DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
+    UnicodeDecodeError,  # a name that is not in the encoding that it states
     OSError,  # of gzip and bz2, without a number
     RuntimeError,  # encrypted, or packed in a way that Python cannot unpack
 )

@@ -7,6 +7,7 @@ Padding rows after the tokenizer's last token are left out.
 import json
 import pickle
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +142,13 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Family, Counterpart]:
     for name, (key, default) in counterpart.defaults.items():
         values[name] = data.get(key, default)
     values["dropout"] = data.get(counterpart.dropouts[0], counterpart.usual_dropout)
-    values["max_position_embeddings"] -= count_unused_positions(counterpart, data)
     try:
+        values["max_position_embeddings"] -= count_unused_positions(counterpart, data)
         values |= {**counterpart.when, **counterpart.values(data)}
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
+    except (TypeError, ArithmeticError) as error:
+        raise DataError(f"{path}: a value is not of the type of its key: {error}") from error
     return data, validate(family, values, source=str(path)), counterpart
 
 
@@ -160,14 +163,14 @@ def _check_keys(data: Mapping[str, Any], counterpart: Counterpart, path: Path) -
                 f"{path}: {key} must be {expected}, found {json.dumps(value)}; rungwise "
                 f"has no such {counterpart.model_type}"
             )
-    missing = [key for key in (*counterpart.sizes.values(), "vocab_size") if key not in data]
-    if missing:
-        raise DataError(f"{path}: the key {missing[0]} is missing")
-    if not isinstance(data["vocab_size"], int) or data["vocab_size"] < 1:
-        size = json.dumps(data["vocab_size"])
-        raise DataError(f"{path}: vocab_size must be a number above 0, found {size}")
+    for key in (*counterpart.sizes.values(), "vocab_size"):
+        if key not in data:
+            raise DataError(f"{path}: the key {key} is missing")
+        if not isinstance(data[key], int) or data[key] < 1:
+            size = json.dumps(data[key])
+            raise DataError(f"{path}: {key} must be a number above 0, found {size}")
     rates = {name: data.get(name, counterpart.usual_dropout) for name in counterpart.dropouts}
-    if len(set(rates.values())) > 1:
+    if any(rate != other for rate, other in pairwise(rates.values())):
         raise DataError(
             f"{path}: {' and '.join(rates)} must be the same, found "
             f"{', '.join(str(rate) for rate in rates.values())}; rungwise has one dropout, change "

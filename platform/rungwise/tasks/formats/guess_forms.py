@@ -89,10 +89,10 @@ def guess_json(text: str, stated: Form) -> Iterator[Form]:
     layout: Form = {"layout": "json"}
     try:
         data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         layout, data = {"layout": "json_lines"}, []
         for line in _spread(text.split("\n")):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 data.append(json.loads(line))
     match data:
         case {"data": [{"paragraphs": _}, *_]}:
@@ -127,11 +127,11 @@ def guess_parquet(content: bytes, stated: Form) -> Iterator[Form]:
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     """Return the names of the classes by column, as Hugging Face's datasets keep them."""
     try:
-        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
-    except (ValueError, KeyError, TypeError):
+        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"].items()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     names = {}
-    for column, feature in features.items():
+    for column, feature in features:
         inner = feature.get("feature", feature) if isinstance(feature, dict) else None
         if isinstance(inner, dict) and isinstance(inner.get("names"), list):
             names[column] = inner["names"]

@@ -186,13 +186,15 @@ class _Tagging(FormatConfig):
         for width, lines in _split_sentences(read_text(file, self.encoding), layout, counts):
             texts = tuple(c[layout.word] if len(c) == width else c[0] for _, c in lines)
             with self.skip_damage(counts, texts):
-                tags = []
+                tags = {}
                 for line, cells in lines:
                     where = f"{file.uri}:{line}"
                     _check_cells(cells, width, where, layout)
-                    places.setdefault(cells[layout.tag], where)
-                    tags.append(label_name(cells[layout.tag], self.labels, where))
-                yield Tagged(f"{file.name}:{lines[0][0]}", texts, tuple(tags))
+                    tags[where] = label_name(cells[layout.tag], self.labels, where)
+                # Only now: tags of a sentence that is left out say nothing about the scheme.
+                for where, tag in tags.items():
+                    places.setdefault(tag, where)
+                yield Tagged(f"{file.name}:{lines[0][0]}", texts, tuple(tags.values()))
 
 
 class ConllFormat(_Tagging):
