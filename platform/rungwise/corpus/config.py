@@ -14,6 +14,7 @@ from rungwise.corpus.readers import pydocs
 LineLayout = Literal["wrapped", "paragraph", "sentence"]
 
 DETECT = "detect"
+_OF_NAMES = ("idna", "punycode")  # codecs of hosts in the internet
 
 
 @functools.cache
@@ -24,7 +25,9 @@ def has_ascii_breaks(encoding: str) -> bool:
         return True
     try:
         sample = "\r\n =".encode(encoding)
-    except LookupError:
+        if codecs.lookup(encoding).name in _OF_NAMES:
+            raise LookupError
+    except (LookupError, UnicodeError):
         raise ValueError(
             f"expected a text encoding that Python knows, such as utf-8, latin-1 or gb18030, or "
             f"{DETECT}"

@@ -246,7 +246,7 @@ def _read_rows(file: SourceFile, kind: str) -> _Sample:
                     if len(rows) >= SAMPLE_RECORDS:
                         share = stream.tell() / file.size_bytes
                         break
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(
             f"cannot read {file.uri} as {kind.title()}: {error}; mend the file or leave it out"
         ) from error

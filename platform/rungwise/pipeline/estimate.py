@@ -86,7 +86,7 @@ def count_works(rows: Sequence[Planned], compute: ComputeConfig) -> dict[str, Wo
         stage, work = row.stage, _count_work(row.stage, compute)
         others = [each.stage.trunk for each in rows if stage.continues(each.stage)]
         earlier = row.earlier.steps if row.earlier else 0
-        shared = max((trunk[1] for trunk in others if trunk), default=earlier)
+        shared = max([earlier, *(trunk[1] for trunk in others if trunk)])
         if work and shared and isinstance(stage.config, PretrainStageConfig):
             steps = require_gradient(stage.config, "steps").pretrain.steps
             work = work._replace(units=work.units * (1 - shared / steps))

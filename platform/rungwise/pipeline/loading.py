@@ -135,7 +135,9 @@ def find_served(model: str, root: str) -> Folder:
 def _find_artifact(model: str, overrides: Sequence[str] = ()) -> Artifact | None:
     """The artifact of a recipe's pretraining (RECIPE@VARIANT: of its variant), or in or directly
     below a folder; None for others. Raises UserError for overrides of what is no recipe."""
-    file, _, variant = model.rpartition(_ALIAS) if _ALIAS in model else (model, "", "")
+    file, _, variant = model.rpartition(_ALIAS)
+    if not file.endswith(_RECIPES):
+        file, variant = model, ""  # a folder may have the sign in its name
     if file.endswith(_RECIPES):
         recipe = apply_searches(workflow.load_recipe(file, overrides))
         verb = "pretrain"

@@ -203,7 +203,8 @@ class Recipe(Config):
     def with_gaps(
         self, tasks: Collection[str], rungs: Collection[str], gaps: Mapping[str, str]
     ) -> Recipe:
-        """The same recipe without these tasks and variants; `gaps` tells of them."""
+        """The same recipe without these tasks and variants, and without what only these have;
+        `gaps` tells of them."""
 
         def keep(variants: Sequence[str] | None) -> list[str] | None:
             return None if variants is None else [each for each in variants if each not in rungs]
@@ -213,14 +214,20 @@ class Recipe(Config):
             for name, entry in self.tasks.items()
             if name not in tasks
         }
+        # No variant at all would stand for every one.
+        entries = {name: entry for name, entry in entries.items() if entry.variants != []}
         variants = {name: keys for name, keys in self.variants.items() if name not in rungs}
         recipe = self.model_copy(update={"tasks": entries, "variants": variants})
         if curve := self.curve:
-            remaining = tuple(task for task in curve.tasks if task not in tasks)
+            remaining = tuple(task for task in curve.tasks if task in entries)
             curve = curve.model_copy(update={"tasks": remaining})
             recipe = recipe.model_copy(update={"curve": curve})
         if evaluate := self.evaluate:
-            picks = {"budget_variants": keep(evaluate.budget_variants)}
+            picks: dict[str, Any] = {"budget_variants": keep(evaluate.budget_variants)}
+            if picks["budget_variants"] == []:
+                picks = {"budget_variants": None, "label_budgets": None}
+            if evaluate.keep in rungs:
+                picks["keep"] = None
             recipe = recipe.model_copy(update={"evaluate": evaluate.model_copy(update=picks)})
         recipe._gaps = dict(gaps)
         return recipe
@@ -389,6 +396,8 @@ def _with_initial(data: dict[str, Any]) -> dict[str, Any]:
             ) from error
         data = data | {"pretrain": pretrain | {"initial": initial}}
     model, tokenizer = data.get("model") or {}, data.get("tokenizer") or {}
+    if not isinstance(model, dict) or not isinstance(tokenizer, dict):
+        return data
     if "kind" not in model:
         if not here:
             raise ConfigError(

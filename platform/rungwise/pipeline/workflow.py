@@ -56,6 +56,8 @@ def _make(workflow: Workflow, recipe: Recipe) -> list[Stage] | Grow:
     """The stages of a workflow, or how they grow where searches decide about the later ones."""
     make = workflow if callable(workflow) else _read(workflow)
     stages = make(recipe)
+    if not stages:
+        raise ConfigError(f"the workflow {workflow}: expected stages, found none")
     return grow_stages(recipe, make, stages) or grow_past_gaps(recipe, make, stages) or stages
 
 

@@ -166,7 +166,11 @@ def _group_by_variant(cells: Iterable[_CellT]) -> dict[str, dict[str, _CellT]]:
 
 def write_budgets(comparison: VariantComparison) -> Section | None:
     """The score of every variant by the number of labelled examples; None for a single number."""
-    tasks = [task for task in comparison.tasks if len(task.by_budget) > 1]
+    tasks = [
+        task
+        for task in comparison.tasks
+        if len({each.examples.train for each in task.by_budget}) > 1
+    ]
     if not tasks:
         return None
     looks = {**comparison.looks, _TRIVIAL: Series(MUTED, "", "--")}
@@ -177,7 +181,8 @@ def write_budgets(comparison: VariantComparison) -> Section | None:
 
 def _describe_gains(task: TaskResult) -> str:
     """`library, from 60 to 200 labels: BERT +7.1, random weights +2.0`, points a doubling."""
-    fewer, more = task.by_budget[-2:]
+    # A budget may be all of the training split.
+    fewer, more = list({each.examples.train: each for each in task.by_budget}.values())[-2:]
     doublings = math.log2(more.examples.train / fewer.examples.train)
     before, after = fewer.estimates(), more.estimates()
     gains = ", ".join(

@@ -211,9 +211,10 @@ class LadderForecast:
                 row.scale == "log" and not row.threshold and row.terms.keys() <= draws.keys()
                 for row in rows
             ):
-                # Perplexity's logarithm is bits per byte times the bytes of a token.
+                # Perplexity's logarithm is bits per byte times the bytes of a token, and less is
+                # better: a sum of scores that is above 0 is one of bits below it.
                 holds = [
-                    np.sum([weight * draws[rung] for rung, weight in row.terms.items()], axis=0) > 0
+                    np.sum([weight * draws[rung] for rung, weight in row.terms.items()], axis=0) < 0
                     for row in rows
                 ]
                 chances[claim.id] = float(np.mean(np.all(holds, axis=0)))
@@ -372,14 +373,16 @@ def _draw_rung(
     )
     first, last = rung.curves.first_seconds, rung.last.seconds
     end = rung.target.seconds if rung.later else last
+    labelled = False
     for begin, stop, line in ((first, last, "-"), (last, end, style.DASHED)):
         if stop <= begin:
             continue
         seconds = np.geomspace(begin, stop, _PLACES)
         draws = predict_at_seconds(rung.curves, seconds, growth.text)
         low, median, high = np.quantile(draws, [0.025, 0.5, 0.975], axis=0)
-        label = rung.rung if line == "-" else None
+        label = None if labelled else rung.rung
         axes.plot(seconds, median, color=look.colour, linestyle=line, linewidth=1.6, label=label)
+        labelled = True
         if line != "-":
             axes.fill_between(seconds, low, high, color=look.colour, alpha=0.12, linewidth=0)
 

@@ -191,6 +191,8 @@ def add_legend_below(figure: Figure, panels: Sequence[Axes], last: Sequence[str]
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         handles_by_name = dict(zip(labels, handles, strict=True)) | handles_by_name
+    if not handles_by_name:
+        return
     names = sorted(handles_by_name, key=lambda name: last.index(name) + 1 if name in last else 0)
     room = int(figure.get_size_inches()[0] * _LETTERS_PER_INCH)
     legend = figure.legend(

@@ -107,6 +107,8 @@ def _check_transformers(config: TokenizerFileConfig, vocabulary: SourceFile) -> 
     uri = vocabulary.uri.removesuffix(_VOCAB_TXT) + _TRANSFORMERS_JSON
     for file in find_files(uri):
         settings = _parse_json(file, read_text(file, _KEY))
+        if not isinstance(settings, dict):
+            raise _fault(file, f"expected an object, found a {type(settings).__name__}")
         case = settings.get("do_lower_case", config.lowercase)
         accents = settings.get("strip_accents")
         strips = config.lowercase if config.strip_accents is None else config.strip_accents
@@ -182,7 +184,11 @@ def _read_gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenize
             if piece not in vocabulary:
                 raise _fault(merges_file, f"{piece!r} is not in {vocabulary_file.name}", number)
         merges.append((left, right))
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    try:
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    except TypeError as error:  # half of a character, or an id that is no index
+        detail = str(error).splitlines()[min(1, str(error).count("\n"))]
+        raise _fault(vocabulary_file, f"expected an object of token to id: {detail}") from error
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([name for name in KNOWN_NAMES if name in vocabulary])
@@ -205,6 +211,8 @@ def _parse_json(file: SourceFile, text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise _fault(file, f"not JSON: {error.msg}", error.lineno) from error
+    except ValueError as error:
+        raise _fault(file, f"not JSON that can be read: {error}") from error  # a huge number
     except RecursionError:
         problem = "expected a vocabulary, found values that are nested too deeply"
         raise _fault(file, problem) from None

@@ -158,6 +158,12 @@ class GradientConfig(Fitting):
                 f"{', '.join(self.mixture) or 'nothing'}: expected the objectives behind the first "
                 "plus sign in it, and no others"
             )
+        intervals = [each.every for each in self.mixture.values() if each.every]
+        if len(set(intervals)) < len(intervals):
+            raise ConfigError(
+                f"pretrain.mixture: expected a different `every` for each member, found {intervals}"
+                "; two would train in the same steps"
+            )
         if self.mixture and (self.longer_share is not None or self.ends_early):
             key = self.ends_early or "longer_share"
             raise ConfigError(
@@ -200,9 +206,9 @@ class GradientConfig(Fitting):
         every = {name: each.every for name, each in self.mixture.items() if each.every}
         others = np.array([place for place, name in enumerate(names) if name not in every])
         turns = others[bits(self.seed, _MIXTURE, steps) % np.uint64(len(others))]
-        for place, name in enumerate(names):
-            if name in every:
-                turns[steps % every[name] == every[name] - 1] = place
+        # Of two whose turn it is, the one that has fewer.
+        for name, interval in sorted(every.items(), key=lambda item: item[1]):
+            turns[steps % interval == interval - 1] = names.index(name)
         return turns
 
     @property

@@ -119,6 +119,7 @@ def test_a_missing_recipe_lists_the_others(recipe: Path, capfd: pytest.CaptureFi
         ("def one():\n    return 1 / 0\n\none()\n", "flow.py:2: ZeroDivisionError: division by"),
         ("import json\nimport nowhere\n", "flow.py:2: ModuleNotFoundError: No module named 'now"),
         ("stages = 3\n", "flow.py is no workflow: it has no function stages(recipe)"),
+        ("def stages(recipe):\n    return []\n", "flow.py: expected stages, found none"),
     ],
 )
 def test_a_workflow_that_cannot_be_imported_is_one_line_with_its_place(
@@ -228,6 +229,16 @@ def test_gc_keeps_everything_while_a_run_is_in_progress(
     assert main(["gc", "instances", str(recipe), "--delete"]) == 0
     assert not folder.exists()
     assert not list(root.glob(".*"))
+
+
+def test_a_recipe_in_a_folder_with_an_at_sign_is_a_recipe(
+    recipe: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = recipe.parent / "a@b"
+    folder.mkdir()
+    path = recipe.rename(folder / recipe.name)
+    assert main(["why", str(path), "pretrain.steps=5"]) == 2
+    assert "its pretrain stage is not finished" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["why"], ["verify"], ["rebuild", "--into", "b"]])

@@ -380,6 +380,11 @@ def test_text_after_odd_bytes_is_lost(tmp_path: Path, monkeypatch: pytest.Monkey
     *whole, last = read(path, documents="line", encoding="utf-16")
     assert paragraphs_of(whole) == [[line] for line in LINES[: len(whole)]]
     assert 0 <= damage_of(last).bytes - half < 1 << 13
+    (last,) = read(written(path, b"of bytes"), documents="line", encoding="utf-16")
+    assert (damage_of(last).bytes, detail_of(last)[-37:]) == (
+        8,
+        "UTF-16 stream does not start with BOM",
+    )
 
 
 def test_the_encoding_of_a_cut_off_file_is_guessed_from_what_is_intact(tmp_path: Path) -> None:
@@ -612,6 +617,14 @@ def test_bad_tables(tmp_path: Path, kind: str) -> None:
     assert sum(draft.damage is None for draft in drafts) >= 400
     records_written(path, kind, [{"text": 1}, {"text": 2}])
     assert "row 0: the field 'text' must be text, found int" in first_damage(path, kind=kind)
+    dates = pa.array([0, 2**30], pa.int32()).cast(pa.date32())
+    table = pa.table({"text": ["a", "b"], "day": dates})
+    if kind == "parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table)
+    assert reasons_of(read(path, kind=kind, label_field="day"))[1:] == ["unsound value"]
 
 
 def warc(*records: tuple[str, bytes]) -> bytes:

@@ -32,6 +32,7 @@ def text(*paths: Path | str, **keys: Any) -> dict[str, Any]:
     ("sources", "message"),
     [
         ([text("a", encoding="utf-99")], "encoding: expected a text encoding that Python knows"),
+        ([text("a", encoding="idna")], "encoding: expected a text encoding that Python knows"),
         ([text("a", boilerplate="gutenberg", documents="line")], r"file or chunk \(now line\)"),
         ([text("a", name="b")] * 2, "two sources are called 'b'; give each of corpus"),
     ],

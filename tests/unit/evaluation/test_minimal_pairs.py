@@ -63,6 +63,13 @@ def test_a_unigram_model_does_not_see_the_order_of_words_a_bigram_does(tmp_path:
     assert credit[2] == {"": [1, 1, 1, 0.5], TIES_TO_GOOD: [1] * 4, TIES: [0, 0, 0, 1]}
 
 
+def test_text_without_sentences_is_too_little(tmp_path: Path) -> None:
+    rung = toy_rung(tmp_path, WORDS, counted(WORDS, CORPUS, 1))
+    rung.__dict__["held_out"] = []
+    with pytest.raises(DataError, match=r"measure\.pairs: expected held-out sentences of 5 to 25"):
+        MinimalPairsSuite().measure(rung, "pairs")
+
+
 def test_fewer_pairs_are_among_more_and_the_same_for_everyone(tmp_path: Path) -> None:
     rows = [row(f"p{p}", n, "a", "b") for p in range(3) for n in range(20)]
     pairs = read_pairs((str(written(tmp_path / "pairs.jsonl", rows)),), "path")

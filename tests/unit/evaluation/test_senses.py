@@ -99,6 +99,9 @@ def test_bounds_and_damaged_folders(folder: Path) -> None:
     (folder / "bank" / "test.gold.txt").write_text("0\n")
     with pytest.raises(DataError, match="expected a sense for each of the 30 lines"):
         senses.read_words(files, None)
+    (folder / "bank" / "classes_map.txt").write_text("[]")
+    with pytest.raises(DataError, match=r"classes_map\.txt: expected an object of sense by number"):
+        senses.read_words(files, None)
     (folder / "bank" / "test.gold.txt").unlink()
     with pytest.raises(DataError, match=r"found no test\.gold\.txt"):
         senses.read_words(outside.list_matching_files([str(folder)], "measure.wsd.path"), None)

@@ -149,6 +149,27 @@ def test_only_named_variants_are_compared_at_budgets(plain: dict[str, Any]) -> N
     assert compared["evaluate/files/10"] == compared["evaluate/paragraphs/10"] == ["random"]
 
 
+def test_what_only_lost_variants_have_is_left_out(plain: dict[str, Any]) -> None:
+    budgets = {"label_budgets": [10], "budget_variants": ["b"], "keep": "b"}
+    changes = {f"evaluate.{key}": value for key, value in budgets.items()}
+    variants = {name: {"pretrain.seed": seed} for seed, name in enumerate("abc")}
+    names = {"tasks.files.variants": ["b"]}
+    stages = plan(
+        recipe(plain, variants=variants, **changes, **names).with_gaps((), ["b"], {})
+    ).stages
+    assert titles(stages, "evaluate") == ["evaluate/paragraphs"]
+    compared = getattr(stages["evaluate/paragraphs"].config, "variants")  # noqa: B009
+    assert list(compared) == ["a", "c"]
+
+
+@pytest.mark.parametrize("block", ["model", "tokenizer"])
+def test_a_block_that_is_a_word_is_refused_beside_weights(
+    plain: dict[str, Any], block: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{block}: .*found 'bert'"):
+        validate(Recipe, plain | {block: "bert", "pretrain": {"initial": "somewhere"}})
+
+
 def test_matched_pretraining_costs_every_system_the_same(plain: dict[str, Any]) -> None:
     """A model that predicts every position does more a token than one that predicts 15 %."""
     variants = {"bert": {}, "ltr": {"pretrain.objective": "left_to_right", "instances": CAUSAL}}

@@ -2,8 +2,10 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import create_model
 
@@ -15,7 +17,7 @@ from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Panel, plot_estimate
 from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.report import style
-from rungwise.report.forecast import LadderQuestion
+from rungwise.report.forecast import LadderForecast, LadderQuestion
 from rungwise.report.formats import series
 from rungwise.report.ladder import gather_rungs, make_row, write_claims, write_ladder
 from rungwise.report.stage import LadderConfig, ReportSummary
@@ -55,6 +57,25 @@ def _written(made: Experiment, folder: Path, **keys: Any) -> tuple[Page, ReportS
     context = Context(recipe={"name": "small"})
     summary = write_ladder(config, made.made, Folder.at(folder), context)
     return Page((folder / "ladder.html").read_text("utf-8")), summary
+
+
+@pytest.mark.parametrize(("better", "chance"), [("GPT", 1.0), ("LSTM", 0.0)])
+def test_the_chance_of_a_claim_is_that_of_fewer_bits(better: str, chance: float) -> None:
+    last = SimpleNamespace(measure="bits_per_byte")
+    rungs: Any = [
+        SimpleNamespace(
+            rung=rung,
+            later=True,
+            last=last,
+            target=None,
+            curves=SimpleNamespace(predict_point=lambda _, bits=bits: np.full(9, bits)),
+        )
+        for rung, bits in (("GPT", 1.5), ("LSTM", 1.8))
+    ]
+    other = {"GPT": "LSTM", "LSTM": "GPT"}[better]
+    row = SimpleNamespace(scale="log", threshold=0.0, terms={better: 1.0, other: -1.0})
+    claim: Any = SimpleNamespace(id="K2", comparisons=[row])
+    assert LadderForecast([], {"10x": rungs}).chances([claim]) == {"K2": chance}
 
 
 @pytest.fixture(scope="module")

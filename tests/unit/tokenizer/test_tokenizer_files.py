@@ -96,9 +96,10 @@ def test_a_vocab_txt_is_a_wordpiece_vocabulary(tmp_path: Path) -> None:
         ({"do_lower_case": False}, r"do_lower_case is false in .*set tokenizer\.lowercase=false"),
         ({"strip_accents": False}, r"strip_accents is false in .* tokenizer\.strip_accents=false"),
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false, but"),
+        ([], "expected an object, found a list"),
     ],
 )
-def test_files_beside_it_must_agree(stated: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_files_beside_it_must_agree(stated: Any, message: str, tmp_path: Path) -> None:
     path = written(tmp_path / "vocab.txt", VOCAB_TXT)
     agrees = input_digests(config(path))
     written(tmp_path / "tokenizer_config.json", json.dumps(stated))
@@ -160,6 +161,9 @@ BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
     "no vocabulary": ({"merges.txt": MERGES}, r"vocab\.json is missing beside it"),
     "a list": ({"vocab.json": "[1]", "merges.txt": ""}, "expected an object of token to id"),
     "text as id": ({"vocab.json": '{"a": "b"}', "merges.txt": ""}, "expected an object of token"),
+    "no index": ({"vocab.json": '{"a": -1}', "merges.txt": ""}, "object of token to id: .*small"),
+    "half a character": ({"vocab.json": '{"\\ud800": 0}', "merges.txt": ""}, "surrogates"),
+    "a huge number": ({"tokenizer.json": "9" * 5000}, "not JSON that can be read: Exceeds"),
     "same id": ({"vocab.json": '{"a": 0, "b": 0}', "merges.txt": ""}, "and 'b' have the same id"),
     "a gap": ({"vocab.json": '{"a": 0, "b": 2}', "merges.txt": ""}, "tokens, found 2 and so gaps"),
     "one piece": (

@@ -123,6 +123,11 @@ def test_some_members_have_every_fifth_step_and_the_others_are_drawn_alike() -> 
     assert abs(counts[0] - counts[1]) < 2 * 224
     shorter = config.model_copy(update={"steps": 100}).draw_turns(names)
     np.testing.assert_array_equal(shorter, turns[:100])
+    # Where the turns of two meet, it is that of the rarer one, whatever their order.
+    often = settings(*MEMBERS, **{"pretrain.mixture.sentence_autoencoder.every": 2}).pretrain
+    for order in (names, names[::-1]):
+        turns = often.draw_turns(order)[:10]
+        assert [order[turn] for turn in turns[[1, 4, 9]]] == [names[1], names[2], names[2]]
 
 
 def rows_read(config: GradientFit, inputs: dict[str, Artifact]) -> dict[str, list[int]]:
@@ -225,6 +230,7 @@ def test_losses_are_compared_by_objective(inputs: dict[str, Artifact], tmp_path:
         ({"pretrain.objective": "skip_thoughts+skip_thoughts"}, "names an objective twice"),
         ({"pretrain.objective": "skip_thoughts+mlm"}, "which takes quick_thoughts"),
         ({"pretrain.max_seconds": 9}, "set pretrain.max_seconds=null"),
+        ({"pretrain.mixture.sentence_autoencoder.every": 5}, r"a different `every`.* \[5, 5\]"),
     ],
 )
 def test_mixtures_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -351,7 +351,10 @@ def _folders(package: str, key: str) -> list[Path]:
     """Return the folders (or file) of a package. Finding a top-level package does not import it."""
     if package == STDLIB:
         return [Path(sysconfig.get_path("stdlib"))]
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # of __main__
+        spec = None
     if spec is None:
         raise ConfigError(f"{key}: the package {package!r} is not installed; install it or drop it")
     places = spec.submodule_search_locations or ([spec.origin] if spec.origin else [])

@@ -186,9 +186,12 @@ def _row_documents(
     try:
         for batch in batches:
             for record in _records(batch):
-                if isinstance(record, UnicodeDecodeError):
-                    detail = f"not UTF-8: {record.reason}"
-                    yield reader.skip(row, row_bytes, streams.NOT_DECODED, detail, unit="row")
+                if isinstance(record, Exception):
+                    # Such as a date that Python does not have.
+                    reason, detail = "unsound value", f"a value that cannot be read: {record}"
+                    if isinstance(record, UnicodeDecodeError):
+                        reason, detail = streams.NOT_DECODED, f"not UTF-8: {record.reason}"
+                    yield reader.skip(row, row_bytes, reason, detail, unit="row")
                 else:
                     yield fields.document(record, row, row_bytes)
                 row += 1
@@ -196,15 +199,15 @@ def _row_documents(
         yield _skip_rest(reader, row, row_bytes * (rows.stop - row), error)
 
 
-def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
-    """Yield the rows of a batch; an error in place of a row that is not UTF-8."""
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Exception]:
+    """Yield the rows of a batch; an error in place of a row that Python cannot hold."""
     try:
         yield from batch.to_pylist()
-    except UnicodeDecodeError:
+    except (ValueError, OverflowError):
         for row in range(batch.num_rows):
             try:
                 yield batch.slice(row, 1).to_pylist()[0]
-            except UnicodeDecodeError as error:
+            except (ValueError, OverflowError) as error:
                 yield error
 
 

@@ -313,7 +313,7 @@ def transcode(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     """Transcode `content` to UTF-8; raises UnsoundError, with an offset in UTF-8, if it cannot. For
     encodings whose line breaks are not those of ASCII; their files are never split."""
     decoder = codecs.getincrementaldecoder(encoding)()
-    pieces = iter(content)
+    pieces, piece = iter(content), b""
     at = 0
     try:
         for piece in pieces:
@@ -321,9 +321,11 @@ def transcode(content: Iterable[bytes], encoding: str) -> Iterator[bytes]:
             yield converted
             at += len(converted)
         yield decoder.decode(b"", final=True).encode()
-    except UnicodeDecodeError as error:
-        size = len(error.object) + sum(map(len, pieces))
-        raise UnsoundError(NOT_DECODED, f"not {encoding}: {error.reason}", at, size) from None
+    except UnicodeError as error:  # without a place if the mark is missing of UTF-16 or UTF-32
+        is_placed = isinstance(error, UnicodeDecodeError)
+        rest, reason = (error.object, error.reason) if is_placed else (piece, str(error))
+        size = len(rest) + sum(map(len, pieces))
+        raise UnsoundError(NOT_DECODED, f"not {encoding}: {reason}", at, size) from None
 
 
 def split_lines(

@@ -169,6 +169,11 @@ class MinimalPairsSuite(Suite):
         if self.path is None:
             sentences = held_out_sentences(document for _, document in rung.held_out)
             pairs = alter_sentences(sentences, number)
+            if not pairs:
+                raise DataError(
+                    f"measure.{name}: expected held-out sentences of {_SHORTEST} to {_LONGEST} "
+                    "words in letters, found none; name a path, or leave the suite out"
+                )
         else:
             pairs = sample_pairs(read_pairs(self.path, f"measure.{name}.path"), number)
         scores = sentence_scores(rung, [text for pair in pairs for text in (pair.good, pair.bad)])

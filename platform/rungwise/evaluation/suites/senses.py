@@ -174,13 +174,20 @@ def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]
                 f"{folder}: expected the files of a word of CoarseWSD-20, {', '.join(needed)}, "
                 f"found no {missing[0]}; add it, or change the suite's path"
             )
-        names = {str(k): str(v) for k, v in json.loads(read_text(by_name[_NAMES])).items()}
+        names = _read_names(by_name[_NAMES])
         train, test = (
             _read_split(by_name[f"{split}.data.txt"], by_name[f"{split}.gold.txt"], names, most)
             for split in ("train", "test")
         )
         words.append(AmbiguousWord(folder.rpartition("/")[2], train, test))
     return words
+
+
+def _read_names(file: SourceFile) -> dict[str, str]:
+    try:
+        return {str(key): str(value) for key, value in json.loads(read_text(file)).items()}
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise DataError(f"{file.uri}: expected an object of sense by number ({error})") from error
 
 
 def make_pseudo_words(

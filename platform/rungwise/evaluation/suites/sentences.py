@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import DataError
 from rungwise.core.recent import Recent
 from rungwise.core.storage.outside import Paths, list_matching_files
 from rungwise.corpus.cleaning.overlap import find_texts
@@ -345,7 +345,7 @@ class SentencePropertiesSuite(_ProbeOfVectors):
             texts = [blank.join(words) for words, _ in examples]
             labels = [label for _, label in examples]
             if len(set(labels)) < 2 or len(texts) < 2 * self.folds:
-                raise ConfigError(
+                raise DataError(
                     f"measure.{name}: expected held-out sentences to tell their {kind}, found "
                     f"{len(texts)}; raise corpus.held_out_fraction, or leave the suite out"
                 )

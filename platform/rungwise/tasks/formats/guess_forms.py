@@ -110,10 +110,10 @@ def guess_parquet(content: bytes, stated: Form) -> Iterator[Form]:
     try:
         rows = read_table(content)
         names = _class_names(rows.schema.metadata or {})
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
+        # One by one: Arrow's `take` knows no views.
+        records = [rows.slice(n, 1).to_pylist()[0] for n in _spread(range(len(rows)))]
+    except (pa.ArrowException, OSError, ValueError, OverflowError):
         return
-    # One by one: Arrow's `take` knows no views.
-    records = [rows.slice(n, 1).to_pylist()[0] for n in _spread(range(len(rows)))]
     for form in _guess_records(records, {"layout": "parquet"}, stated) if records else ():
         columns = form.get("columns", {})
         target = next((columns[key] for key in ("label", "labels", "tags") if key in columns), "")

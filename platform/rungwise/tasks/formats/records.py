@@ -100,7 +100,7 @@ def read_parquet(file: SourceFile) -> Iterator[dict[str, Any]]:
     try:
         for batch in read_table(read_bytes(file)).to_batches():
             yield from batch.to_pylist()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(
             f"{file.uri}: expected a Parquet or Arrow file, found what cannot be read as one "
             f"({error}); fetch the file again, or change data.format.layout"
