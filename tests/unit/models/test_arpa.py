@@ -82,6 +82,9 @@ def test_counts_of_another_program_are_read() -> None:
     [
         ("the cat", "the bat", r"line 15: 'bat' is no token of the tokenizer"),
         ("-0.1\tthe cat", "x\tthe cat", "line 15: expected a number, found 'x'"),
+        ("-0.1\tthe cat", "nan\tthe cat", "line 15: expected a number, found 'nan'"),
+        ("-0.1\tthe cat", "1.5\tthe cat", "line 15: expected the logarithm of a prob.* found 1.5"),
+        ("ngram 2=3", "ngram 2=inf", "line 5: expected a number, found 'inf'"),
         ("-0.1\tthe cat", "the cat", "line 15: expected a logarithm, 2 words"),
         ("\t<s> the", "\tthe cat", "each n-gram once, found 'the cat' twice"),
         ("-0.4\tcat </s>\n", "", "line 18: expected a logarithm, 2 words"),
@@ -103,6 +106,15 @@ def test_a_context_without_a_line_is_named() -> None:
     longer = longer.replace("\\end\\", "\\3-grams:\n-0.1\tcat the cat\n\n\\end\\")
     with pytest.raises(DataError, match="begins with 'cat the', which has no line of its own"):
         read(longer)
+
+
+def test_an_order_without_lines_is_none() -> None:
+    longer = THEIRS.replace("ngram 2=3", "ngram 2=3\nngram 3=0")
+    longer = longer.replace("\\end\\", "\\3-grams:\n\n\\end\\")
+    text = [[3, 4, END]]
+    np.testing.assert_array_equal(
+        read(longer).log_probabilities(text), read(THEIRS).log_probabilities(text)
+    )
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])

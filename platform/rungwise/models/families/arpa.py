@@ -118,7 +118,10 @@ def _read_sections(path: str, lines: Iterable[bytes], ids: dict[bytes, int]) -> 
         if not (fields := line.split()):
             continue
         if fields[0] == b"ngram":
-            sizes.append(int(_read_number(path, number, line.rpartition(b"=")[2])))
+            size = line.rpartition(b"=")[2].strip()
+            if not size.isdigit():
+                raise _odd_number(path, number, size)
+            sizes.append(int(size))
         elif fields[0] == b"\\end\\":
             break
         else:
@@ -132,6 +135,8 @@ def _read_sections(path: str, lines: Iterable[bytes], ids: dict[bytes, int]) -> 
             f"{path}: expected an ARPA file with \\data\\ and a section for each of its sizes, "
             f"found {len(sections)} of {len(sizes) or 'no'} sections; is it complete?"
         )
+    while len(sections) > 1 and not len(sections[-1][0]):
+        sections.pop()  # of an order that no text was long enough for
     return sections
 
 
@@ -140,7 +145,7 @@ def _read_section(
 ) -> _Section:
     """Read `count` n-grams of `size` words."""
     ngrams, logs, weights = array("i"), array("d"), array("d")
-    for number, line in lines:
+    for number, line in lines if count else ():
         if not (fields := line.split()):
             if len(logs) == count:
                 break
@@ -159,6 +164,11 @@ def _read_section(
                 )
             ngrams.append(ids[word])
         logs.append(_read_number(path, number, fields[0]))
+        if logs[-1] > _TOLERANCE:
+            raise DataError(
+                f"{path}, line {number}: expected the logarithm of a probability, at most 0, found "
+                f"{logs[-1]:g}"
+            )
         has_weight = len(fields) == size + 2
         weights.append(_read_number(path, number, fields[-1]) if has_weight else 0.0)
         if len(logs) == count:
@@ -177,10 +187,17 @@ def _join_words(words: Sequence[str], ids_n: NDArray[np.int64]) -> str:
 
 def _read_number(path: str, number: int, field: bytes) -> float:
     try:
-        return float(field)
-    except ValueError as error:
-        text = field.strip()[:80].decode(errors="replace")
-        raise DataError(f"{path}, line {number}: expected a number, found {text!r}") from error
+        value = float(field)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value) or value == math.inf:
+        raise _odd_number(path, number, field)
+    return value
+
+
+def _odd_number(path: str, number: int, field: bytes) -> DataError:
+    text = field.strip()[:80].decode(errors="replace")
+    return DataError(f"{path}, line {number}: expected a number, found {text!r}")
 
 
 def _fill_vocabulary(
