@@ -65,7 +65,7 @@ screens: $(VENV)/.dev ## take pictures of the newest pages into dist/screens (ne
 	PYTHONPATH=. $(BIN)/python -m tests.screens dist/screens
 
 reference: $(VENV)/.run ## write docs/reference/recipe.md from the configuration classes
-	$(BIN)/python -c 'import rungwise.pipeline.reference as r; print(r.reference(), end="")' > docs/reference/recipe.md
+	$(BIN)/python docs/reference/generate.py > docs/reference/recipe.md
 
 dashboards: $(VENV)/.dev ## write boards, their page and metrics.md from dashboards/boards.py
 	PYTHONPATH=. $(BIN)/python -m dashboards.generate

@@ -54,12 +54,11 @@ def plan(options: argparse.Namespace) -> None:
     from rungwise.pipeline import workflow
     from rungwise.pipeline.estimate import Rates, RunForecast, describe_seconds
     from rungwise.pipeline.places import root_folder
-    from rungwise.pipeline.reference import write_resolved
 
     console = plain_console()
     recipe = workflow.load_recipe(options.config, options.overrides)
     if options.resolved:
-        console.print(write_resolved(recipe), end="")
+        console.print(recipe.to_yaml(), end="")
         return
     rows = workflow.plan(options.workflow, recipe)
     root = root_folder(recipe.root)

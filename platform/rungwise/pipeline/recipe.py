@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import (
     Field,
     ModelWrapValidatorHandler,
@@ -21,6 +22,7 @@ from pydantic import (
 )
 from pydantic_core import to_jsonable_python
 
+from rungwise.core.configuration.canonical import plain
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig, find_value, resolve, with_overrides
 from rungwise.core.configuration.secrecy import find_credential
@@ -343,6 +345,10 @@ class Recipe(Config):
                 "instances first (workflows/instances.py)"
             )
         return size
+
+    def to_yaml(self) -> str:
+        """Every key as YAML, defaults included."""
+        return yaml.safe_dump(plain(self), allow_unicode=True, sort_keys=False)
 
     def to_record(self, root: str) -> dict[str, Any]:
         """Every key as plain data, with this root. What follows from a key

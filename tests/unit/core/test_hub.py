@@ -23,11 +23,10 @@ from rungwise.core.storage.hub import local_copy, pin, pin_all
 from rungwise.core.storage.outside import digest
 from rungwise.core.storage.source_files import find_files
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.reference import reference
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
-from tests.conftest import small_recipe, write_corpus
+from tests.conftest import REPOSITORY, small_recipe, write_corpus
 from tests.hub_server import Hub, go_to, hub
 from tests.unit.training.test_initial_weights import folder_of
 
@@ -298,7 +297,8 @@ def test_recipes_are_pinned(server: Hub, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_every_key_that_takes_files_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rungwise.core.storage.hub.pin", lambda uri, commits: f"{uri} pinned")
-    rows = [line.split(" | ") for line in reference().splitlines() if line.startswith("| `")]
+    page = (REPOSITORY / "docs" / "reference" / "recipe.md").read_text("utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
     keys = {row[0].strip("| `") for row in rows if "list: text" in row[1] and "files" in row[3]}
     keys -= {"skip_labels"}  # names of folders or files below those
     assert len(keys) >= 3

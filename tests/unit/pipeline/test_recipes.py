@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from docs.reference.generate import reference
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import find_value, load, with_overrides
 from rungwise.core.errors import ConfigError
@@ -18,7 +19,6 @@ from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.models.families.bert import BertConfig
 from rungwise.pipeline.experiment import change_recipe, resolve_variants
 from rungwise.pipeline.recipe import Recipe
-from rungwise.pipeline.reference import reference, write_resolved
 from rungwise.pipeline.stages import pretrain_config, pretrain_stages
 from rungwise.tokenizer.config import TrainedConfig
 from tests.conftest import REPOSITORY, small_recipe
@@ -53,7 +53,7 @@ def test_a_recipe_says_only_what_differs_from_the_defaults(path: Path) -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_a_resolved_recipe_is_the_recipe_with_every_key(path: Path) -> None:
     recipe = load(Recipe, path)
-    written = yaml.safe_load(write_resolved(recipe))
+    written = yaml.safe_load(recipe.to_yaml())
     assert written == recipe.model_dump(mode="json")
     assert validate(Recipe, written).model_dump() == recipe.model_dump()
 

@@ -1,5 +1,5 @@
-"""Describe every key of a recipe in docs/reference, from the pydantic models and the comments above
-or beside their fields in the source."""
+"""Write recipe.md: every key of a recipe, from the pydantic models and the comments above or beside
+their fields in the source."""
 
 import ast
 import inspect
@@ -33,11 +33,6 @@ _BOUNDS = {
     annotated_types.MinLen: ("min_length", "at least {} long"),
     annotated_types.MaxLen: ("max_length", "at most {} long"),
 }
-
-
-def write_resolved(recipe: Recipe) -> str:
-    """Write a recipe as YAML with every key, defaults included."""
-    return yaml.safe_dump(plain(recipe), allow_unicode=True, sort_keys=False)
 
 
 def reference() -> str:
@@ -155,3 +150,7 @@ def _default(field: FieldInfo) -> str:
         return f"`{text}`"
     kind = block_kind(type(value))
     return f"of kind `{kind}`" if kind else "its defaults"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")
