@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.core.errors import DataError
+from rungwise.core.randomness import mix
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.corpus.building.held_out import can_be_cut
 from rungwise.corpus.cleaning import duplicates
@@ -277,7 +278,7 @@ def _split_paragraphs(lines: Iterable[str]) -> tuple[list[str], list[int]]:
 def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
     """Return a number per digest, binary(16), that decides its split: (N,) uint64."""
     words = np.frombuffer(digests.buffers()[1], "<u8").reshape(-1, 2)[digests.offset :, 0]
-    return duplicates.mix(words[: len(digests)] + duplicates.mix(np.array([seed], np.uint64)))
+    return mix(words[: len(digests)] + mix(np.array([seed], np.uint64)))
 
 
 def _binary(rows: np.ndarray) -> pa.Array:

@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc  # type checkers miss functions made at run time
 
+from rungwise.core.randomness import mix
+
 DUPLICATE, NEAR_DUPLICATE = "duplicate", "near-duplicate"
 REASONS = (DUPLICATE, NEAR_DUPLICATE)
 # Shuffled rows: two per document, by text and by name, and one per mark.
@@ -117,7 +119,6 @@ _WORD = np.uint64
 _MIXED_AT_ONCE = 1 << 18
 # Steps of SplitMix64 (Steele, Lea and Flood 2014).
 _GOLDEN = _WORD(0x9E3779B97F4A7C15)
-_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _EMPTY = np.uint32(0xFFFFFFFF)
 _SHINGLE = 9  # characters
 # The estimate of a similarity s has the error sqrt(s (1 - s) / P).
@@ -203,13 +204,6 @@ def _densify(sketches: np.ndarray) -> None:
         sketches[document, slot] = values
         is_empty = values == _EMPTY
         document, slot = document[is_empty], slot[is_empty]
-
-
-def mix(words: np.ndarray) -> np.ndarray:
-    """Hash each of `words`, uint64, one to one (SplitMix64)."""
-    for bits, factor in _MIX:
-        words = (words ^ (words >> _WORD(bits))) * _WORD(factor)
-    return words ^ (words >> _WORD(31))
 
 
 # Most representatives of a bucket; documents that remain after them stay.

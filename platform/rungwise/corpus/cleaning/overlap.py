@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from rungwise.core.randomness import mix
 from rungwise.corpus.cleaning.characters import DOCUMENT, clean
-from rungwise.corpus.cleaning.duplicates import mix
 from rungwise.corpus.cleaning.quality import is_word, is_word_alone
 from rungwise.corpus.document import Document, text_length
 
