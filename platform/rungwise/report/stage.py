@@ -37,4 +37,4 @@ class ReportSummary(Summary):
 
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
 REPORT = StageType("report", 10, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
-LADDER = StageType("ladder", 8, LazyFunction("rungwise.report.ladder:write_ladder"), ReportSummary)
+LADDER = StageType("ladder", 9, LazyFunction("rungwise.report.ladder:write_ladder"), ReportSummary)

@@ -40,7 +40,7 @@ def _digest_readable(
 
 TASK = StageType(
     "task",
-    9,
+    10,
     LazyFunction("rungwise.tasks.building:build_task"),
     TaskSummary,
     identity=identity,
