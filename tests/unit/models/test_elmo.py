@@ -1,4 +1,4 @@
-"""ELMo's language models; the published files are in tests/reference."""
+"""ELMo's language models; its layers against equations are in tests/reference."""
 
 import dataclasses
 import json
