@@ -10,12 +10,10 @@ assumed: each test is run again on a mistake made on purpose, and has to reject 
 so the outcome changes only with the code.
 """
 
-import gzip
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -24,7 +22,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from rungwise.corpus.cleaning.sentences import segment
 from rungwise.instances import pairs
 from rungwise.instances import pairs as sentence_order
 from rungwise.instances.shards import Shard
@@ -34,7 +31,7 @@ from tests.corpora import text_of
 from tests.reference import slow_instances as slow
 from tests.reference.slow_instances import Pair, Wrong
 
-COMPARISONS = 7  # of ours with the slow one in this file
+COMPARISONS = 4  # of ours with the slow one in this file
 LEVEL = 1e-4 / COMPARISONS
 SHARDS = 1200  # of each side of a comparison
 
@@ -68,15 +65,6 @@ def synthetic() -> Fixture:
         for count in (1, 14, 6, 3, 9, 1, 12, 2, 7, 4, 10, 5)
     ]
     return Fixture(tuple(lengths), sequence_length=32)
-
-
-def english(real_data: Path) -> Fixture:
-    """The first nine news stories and the sentences they have, in words."""
-    path = real_data / "corpora" / "en" / "reuters21578" / "reuters-000-018.txt.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        stories = stream.read(60_000).split("\n\n")[:9]
-    lengths = [tuple(len(s.split()) for s in segment(story.strip())) for story in stories]
-    return Fixture(tuple(lengths), sequence_length=64)
 
 
 def our_pairs(fixture: Fixture, seed: int) -> list[Pair]:
@@ -222,13 +210,6 @@ def _features(
 @pytest.mark.parametrize("feature", [joint, cuts, origins])
 def test_pairs_of_synthetic_documents_are_distributed_as_the_slow_ones(feature: Feature) -> None:
     fixture = synthetic()
-    ours, theirs = _features(fixture, "ours", feature), _features(fixture, "slow", feature)
-    assert same_counts(ours, theirs) > LEVEL
-
-
-@pytest.mark.parametrize("feature", [joint, cuts, origins])
-def test_pairs_of_english_are_distributed_as_slow_ones(real_data: Path, feature: Feature) -> None:
-    fixture = english(real_data)
     ours, theirs = _features(fixture, "ours", feature), _features(fixture, "slow", feature)
     assert same_counts(ours, theirs) > LEVEL
 
