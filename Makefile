@@ -62,7 +62,7 @@ bench-startup: $(VENV)/.bench ## compare what commands take beside their floors
 	$(BIN)/python -m benchmarks.startup
 
 screens: $(VENV)/.dev ## take pictures of the newest pages into dist/screens (needs Chromium)
-	PYTHONPATH=. $(BIN)/python -m tests.screens dist/screens
+	PYTHONPATH=. $(BIN)/python -m benchmarks.screens dist/screens
 
 reference: $(VENV)/.run ## write docs/reference/recipe.md from the configuration classes
 	$(BIN)/python docs/reference/generate.py > docs/reference/recipe.md

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,8 +25,8 @@ from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySu
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
-from rungwise.tokenizer import FILE, SEP_ID, ByteBpeConfig, SpecialIds, train
-from tests.toy_rungs import FIRST_WORD, Table, counted, toy_rung
+from rungwise.tokenizer import FILE, ByteBpeConfig, SpecialIds, train
+from tests.toy_rungs import FIRST_WORD, Table, toy_rung
 from tests.unit.models.test_word_states import Recorder
 
 
@@ -217,17 +216,6 @@ def test_an_item_is_a_line(contiguous: bool, nats: list[float], tmp_path: Path) 
     assert items["perplexity"].names == ["test.txt:1", "test.txt:3", "test.txt:4"]
     assert items["perplexity"].numbers.tolist() == [[nats[0], 3], [nats[1], 2], [nats[2], 2]]
     assert items["bits_per_byte"].numbers[:, 1].tolist() == [3, 1, 2]
-
-
-def test_an_ngram_model_begins_anew_behind_each_line(tmp_path: Path) -> None:
-    model = counted(WORDS, ["a b", "c"], order=3)
-    rung = toy_rung(tmp_path, WORDS, dataclasses.replace(model, end_id=SEP_ID))
-    apart, together = (
-        PerplexitySuite(path=written(tmp_path), contiguous=contiguous).measure(rung, "test").items
-        for contiguous in (False, True)
-    )
-    assert apart[0].numbers.tolist() == together[0].numbers.tolist()
-    assert math.exp(apart[0].numbers[:, 0].sum() / 7) < len(WORDS) + FIRST_WORD
 
 
 class Reader:

@@ -65,15 +65,6 @@ def test_partition_loss_and_marginals_are_those_of_all_sequences() -> None:
     )
 
 
-def test_without_scores_between_tags_it_is_a_softmax_for_each_word() -> None:
-    head, rows, states, _ = field()
-    with torch.no_grad():
-        for parameter in (head.first, head.follow, head.last):
-            parameter.zero_()
-    expected = head.train()(states, rows).log_softmax(-1)
-    torch.testing.assert_close(head.eval()(states, rows), expected)
-
-
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_a_language_model_of_zeros_leaves_the_tagger_as_it_is_bit_for_bit(after: int) -> None:
     """The weights that read the states are its only others."""

@@ -24,7 +24,7 @@ from rungwise.forecast.intervals import (
 from rungwise.forecast.laws import Increase, Point, grow
 from rungwise.report.forecast import gather_forecast
 from tests.unit.forecast.curves import list_points, vague_priors
-from tests.unit.forecast.test_laws import line_law, passes_law, power_law
+from tests.unit.forecast.test_laws import line_law, power_law
 
 PRIORS = read_priors()
 
@@ -68,14 +68,6 @@ def test_intervals_widen_with_distance() -> None:
         interval = interval_at(list_points(power_law), times, 0.004)
         widths.append(np.log(interval.high / interval.low))
     assert widths == sorted(widths)
-
-
-@pytest.mark.parametrize("law", [power_law, passes_law])
-def test_a_forecast_with_new_text_is_no_worse_than_with_repeated_text(law) -> None:
-    (repeated,) = forecast(list_points(law, distinct=2e6), Increase(compute=8), PRIORS)
-    (new,) = forecast(list_points(law, distinct=2e6), Increase(compute=8, text=32), PRIORS)
-    medians = [np.median(one.curves.predict_point(one.target)) for one in (new, repeated)]
-    assert medians[0] <= medians[1]
 
 
 def test_seeds_say_how_much_noise_there_is() -> None:

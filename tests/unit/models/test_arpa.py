@@ -37,26 +37,6 @@ ngram 2=3
 """
 
 
-def arpa_scores(lines: Iterable[str], sentence: Sequence[str]) -> list[float]:
-    """The natural log-probability of each word and of the end, by the definition of back-off."""
-    known: dict[tuple[str, ...], tuple[float, float]] = {}
-    order = 0
-    for line in lines:
-        order += line.endswith("-grams:")
-        if order and "\t" in line:
-            log, words, *weight = line.split("\t")
-            known[tuple(words.split(" "))] = float(log), float(weight[0]) if weight else 0.0
-
-    def score(words: tuple[str, ...]) -> float:
-        if words in known:
-            return known[words][0]
-        return known.get(words[:-1], (0.0, 0.0))[1] + score(words[1:])
-
-    words = ["<s>", *(word if (word,) in known else "<unk>" for word in sentence), "</s>"]
-    contexts = [tuple(words[max(0, end - order) : end]) for end in range(2, len(words) + 1)]
-    return [score(each) * math.log(10) for each in contexts]
-
-
 def to_bytes(lines: Iterable[str]) -> list[bytes]:
     return [f"{line}\n".encode() for line in lines]
 
@@ -127,9 +107,6 @@ def test_what_is_written_scores_as_the_model_does(order: int) -> None:
     words = [arpa.START, arpa.END, arpa.UNKNOWN, *(f"w{n}" for n in range(11))]
     written = list(arpa.arpa_lines(model, words))
     fresh = [[*rng.integers(2, 14, 7).tolist(), END] for _ in range(50)]
-    for text, scores in zip(fresh, model.log_probabilities(fresh), strict=True):
-        expected = arpa_scores(written, [words[index] for index in text[:-1]])
-        np.testing.assert_allclose(scores, expected, rtol=1e-7)
     again = arpa.read_arpa("a.arpa", to_bytes(written), words, SPECIAL)
     for scores, expected in zip(
         again.log_probabilities(fresh), model.log_probabilities(fresh), strict=True

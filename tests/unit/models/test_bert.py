@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
-from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import Bert, BertConfig
 from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import gather_positions, sinusoid_positions
-from tests.small_models import objective_of, shaken, small_config
+from tests.small_models import objective_of, small_config
 
 SMALL = BertConfig(
     num_layers=2, num_heads=4, hidden_size=32, intermediate_size=64, max_position_embeddings=24
@@ -61,24 +58,6 @@ def test_sinusoid_extends_and_starts_as_wide_as_a_learned_table():
     assert spread == pytest.approx(sinusoid.initializer_range, rel=1e-4)
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoid"])
-def test_the_two_i_of_i_think_therefore_i_am_differ(positions, monkeypatch):
-    #            [CLS] i think , therefore i am [SEP]
-    ids_BT = torch.tensor([[2, 7, 11, 5, 13, 7, 17, 3]])
-    model = Bert(SMALL.model_copy(update={"positions": positions}), VOCAB_SIZE).eval()
-    embedded_TD = model.embed(ids_BT)[0]
-    hidden_TD = model.encode(ids_BT)[0]
-    assert not torch.allclose(embedded_TD[1], embedded_TD[5], atol=1e-2)
-    assert not torch.allclose(hidden_TD[1], hidden_TD[5], atol=1e-2)
-
-    # What tells them apart is the position and nothing else.
-    def no_positions(sequence_length, positions_BT):
-        return torch.zeros(sequence_length, 32)
-
-    monkeypatch.setattr(model, "position_vectors", no_positions)
-    torch.testing.assert_close(*model.encode(ids_BT)[0, [1, 5]])
-
-
 # The start: B6, B7.
 
 
@@ -94,34 +73,6 @@ def test_the_start_is_a_cut_normal_with_zero_biases():
             assert not parameter.any(), name
         elif "norm" in name:
             assert bool((parameter == 1).all()), name
-
-
-# Padding and direction: B9.
-
-
-@settings(max_examples=30)
-@given(
-    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
-    extra=st.integers(0, 5),
-    seed=st.integers(0, 1000),
-)
-def test_padding_changes_nothing(lengths, extra, seed):
-    """Each row padded in a batch, with rubbish, is that row alone and unmasked."""
-    torch.manual_seed(seed)
-    model: Any = shaken(SMALL.masked(VOCAB_SIZE, 1, pairs=True)).eval()
-    T = max(lengths) + extra
-    ids_BT, segments_BT = (
-        torch.randint(VOCAB_SIZE, (len(lengths), T)),
-        torch.randint(2, (len(lengths), T)),
-    )
-    positions_BM = torch.zeros(len(lengths), 1, dtype=torch.int64)
-    lengths_B = torch.tensor(lengths)
-    logits = model(MaskedBatch.to_predict(ids_BT, segments_BT, lengths_B, positions_BM))
-    for row, length in enumerate(lengths):
-        alone_ids, alone_segments = ids_BT[[row], :length], segments_BT[[row], :length]
-        alone = model(MaskedBatch.to_predict(alone_ids, alone_segments, None, positions_BM[[row]]))
-        torch.testing.assert_close(logits.mlm[row], alone.mlm[0], atol=1e-4, rtol=1e-5)
-        torch.testing.assert_close(logits.nsp[row], alone.nsp[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["mlm", "modern_bert"])

@@ -37,6 +37,7 @@ from tests.small_models import (
     small_config,
     small_model,
 )
+from tests.toy_rungs import Table
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, end=3, ids=(0, 1, 2, 3, 4))
 END, MASK = 3, 4
@@ -160,15 +161,10 @@ def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:
     tokenizer = train(WordPieceConfig(vocab_size=120, min_frequency=1), made_up_sentences(1, 200))
     table = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 8))
 
-    class Vectors:
-        vocab_size = len(table)
-
-        def vectors(self, ids: Any) -> np.ndarray:
-            return table[list(ids)].astype(np.float32)
-
+    model = Table(table)
     ids = tokenizer.encode("rowser", add_special_tokens=False).ids
     assert len(ids) > 1
-    near = Neighbourhood(Vectors(), tokenizer).nearest("rowser", 3)
+    near = Neighbourhood(model, tokenizer).nearest("rowser", 3)
     words = [name for name in tokenizer.get_vocab() if name.isalpha() and len(name) >= 3]
     cosines = {
         word: 1 - distance.cosine(table[tokenizer.token_to_id(word)], table[ids].mean(axis=0))
@@ -177,7 +173,7 @@ def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:
     best = sorted(cosines, key=cosines.__getitem__, reverse=True)[:3]
     assert [each.word for each in near] == best
     assert [each.cosine for each in near] == pytest.approx([cosines[word] for word in best])
-    pretrained: Any = SimpleNamespace(model=Vectors(), tokenizer=tokenizer)
+    pretrained: Any = SimpleNamespace(model=model, tokenizer=tokenizer)
     pieces = " ".join(str(tokenizer.id_to_token(token)) for token in ids)
     nearest = "  ".join(f"{word} {cosines[word]:.3f}" for word in best)
     trial = try_nearest(pretrained, 3)
@@ -186,7 +182,7 @@ def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:
     with pytest.raises(DataError, match="no vector of each token"):
         try_nearest(SimpleNamespace(model=object(), tokenizer=tokenizer), 3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(DataError, match="found 'workez'; spelled alike: worker"):
-        Neighbourhood(Vectors(), tokenizer).nearest("workez", 3)
+        Neighbourhood(model, tokenizer).nearest("workez", 3)
 
 
 V, D = VOCAB_SIZE, 16

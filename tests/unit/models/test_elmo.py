@@ -1,4 +1,4 @@
-"""ELMo's language models; the published files are in tests/reference."""
+"""ELMo's language models; its layers against equations are in tests/reference."""
 
 import dataclasses
 import json
@@ -197,28 +197,11 @@ def test_operations_are_those_that_pytorch_counts() -> None:
     assert TINY.flops_per_token(vocab_size, T, BILM) == 6 * (cnn + lstms + output)
 
 
-@torch.no_grad()
-def test_its_encoder_reads_both_sides_and_has_the_vectors_of_tokens_twice() -> None:
-    model = built()
-    encoder = TINY.encoder(BILM, V, 0.0, new_tokens=3).eval()
-    encoder.load(model.state_dict())
+def test_its_encoder_reads_both_sides_and_filters_fit_into_a_token() -> None:
+    encoder = TINY.encoder(BILM, V, 0.0, new_tokens=3)
     assert isinstance(encoder, Encoder)
     assert not encoder.causal
-    ids_BT = torch.randint(V + 3, (2, 8))
-    lengths_B = torch.tensor([8, 5])
-    layers = encoder.layers(ids_BT, None, lengths_B)
-    assert len(layers) == encoder.num_layers + 1 == len(encoder.depth()) == 3
-    x_BTD = encoder.body.token_embedding(ids_BT)
-    torch.testing.assert_close(layers[0], torch.cat((x_BTD, x_BTD), dim=-1))
-    alone = encoder.layers(ids_BT[1:, :5])
-    for one, many in zip(alone, layers, strict=True):
-        torch.testing.assert_close(many[1:, :5], one)
-    other_BT = ids_BT.clone()
-    other_BT[:, 3] = (other_BT[:, 3] + 7) % V
-    moved_BTE = (encoder(other_BT, None, lengths_B) - layers[-1]).abs() > 1e-5
-    places = torch.arange(8)
-    assert torch.equal(moved_BTE[0, :, :6].any(-1), places >= 3)
-    assert torch.equal(moved_BTE[0, :, 6:].any(-1), places <= 3)
+    assert len(encoder.depth()) == encoder.num_layers + 1 == 3
     with pytest.raises(ConfigError, match=r"width of 9, but max_characters is 6"):
         validate(ElmoConfig, {"max_characters": 6, "filters": [[9, 1]]})
 

@@ -35,20 +35,19 @@ from rungwise.training.fit_config import (
 from tests.conftest import small_recipe
 from tests.small_models import INSTANCES
 from tests.training_runs import make_instances, run, together, weights
+from tests.unit.repository.test_layout import LAYERS, RANK
 
 PACKAGE = Path(__file__).resolve().parents[3] / "platform" / "rungwise"
 RECIPE = small_recipe(Path("artifacts"), Path("corpus.txt"))
 # Packages above models; commands/init.py writes recipes of two families.
-ABOVE = (
-    *("training", "pretraining", "tasks", "finetune", "sweep", "evaluation", "serving"),
-    *("report", "pipeline", "submission", "commands"),
-)
+ABOVE = [PACKAGE / name for name in LAYERS[RANK["models"] + 1 :] if not name.startswith("__")]
 FILES = [
-    path
-    for package in ABOVE
-    for path in sorted((PACKAGE / package).rglob("*.py"))
-    if path.name != "init.py"
+    path for package in ABOVE for path in sorted(package.rglob("*.py")) if path.name != "init.py"
 ]
+
+
+def test_every_package_above_models_is_read() -> None:
+    assert [package.name for package in ABOVE if not package.is_dir()] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

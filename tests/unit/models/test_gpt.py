@@ -112,21 +112,6 @@ def test_packed_documents_are_as_if_each_were_alone(kind, changes, seed, norm):
         torch.testing.assert_close(packed_BTV[row, columns], expected, atol=1e-10, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", CAUSAL_KINDS)
-def test_what_stands_at_padding_changes_nothing(kind):
-    model = shaken(small_model(kind)).eval()
-    for packed in (True, False):
-        batch = random_causal_batch(4, 12, packed=packed)
-        padding_BT = batch.weights == 0
-        other = {
-            name: torch.where(padding_BT, torch.randint_like(batch.ids, VOCAB_SIZE), value)
-            for name, value in (("ids", batch.ids), ("targets", batch.targets))
-        }
-        sums = model(batch)
-        changed = model(replace(batch, **other))
-        torch.testing.assert_close(changed, sums, atol=0, rtol=0)
-
-
 def changed_at(batch, place):
     """The same stream with another token at `place`: a target, and an id if it is not the last."""
     ids_BT, targets_BT = batch.ids.clone(), batch.targets.clone()

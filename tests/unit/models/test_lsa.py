@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gensim.models import LsiModel
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from rungwise.core.configuration.config import validate
 from rungwise.models.fitting import Solution
-from rungwise.models.ngram_model import merge_sums, split_sums
 from rungwise.models.word_vectors.lsa import LsaConfig
 from tests.conftest import text_of_words
 
@@ -148,27 +145,6 @@ def test_the_table_is_that_of_the_formulas_and_texts_are_its_columns(keys: Any) 
         np.testing.assert_allclose(vectors, table.T @ left, atol=1e-5)
     restored = config.from_tensors(model.to_tensors(), None)  # pyright: ignore[reportArgumentType]
     assert np.array_equal(restored.sentence_vectors(documents), model.sentence_vectors(documents))
-
-
-@given(st.integers(0, 1 << 32), st.integers(1, 5), st.sampled_from(["documents", "window"]))
-def test_tables_of_shards_add_up_in_any_grouping(seed: int, pieces: int, contexts: Any) -> None:
-    rng = np.random.default_rng(seed)
-    documents = [
-        [rng.integers(0, 12, length).tolist() for length in rng.integers(1, 9, rng.integers(1, 4))]
-        for _ in range(8)
-    ]
-    config = LsaConfig(contexts=contexts, size=2, weighting="counts")
-    whole_text = text_of_words(documents)
-    counts_V = np.bincount(whole_text.ids, minlength=12)
-    counts_V[counts_V < 4] = 0
-    cuts = sorted({0, 8, *rng.integers(0, 8, pieces).tolist()})
-    shards = [text_of_words(documents[a:b], first_document=a) for a, b in itertools.pairwise(cuts)]
-    counted = [config.count(shard, counts_V) for shard in shards]
-    parts = zip(*(split_sums(table, 3) for table in counted), strict=True)
-    merged = merge_sums([merge_sums(part) for part in parts])
-    whole = config.count(whole_text, counts_V)
-    assert np.array_equal(merged.keys, whole.keys)
-    assert np.array_equal(merged.sums, whole.sums)
 
 
 @pytest.mark.slow

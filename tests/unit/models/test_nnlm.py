@@ -90,25 +90,6 @@ def test_parameters_are_counted_as_in_the_paper_and_operations_by_hand() -> None
 
 
 @every_config
-def test_a_word_follows_from_the_words_before_it_in_its_document_and_no_others(name: str) -> None:
-    model = built(name)
-    torch.manual_seed(2)
-    ids_T = torch.randint(4, V, (12,))
-    document_T = torch.tensor([0] * 5 + [1] * 7)
-    logits_TV = model.logits(ids_T[None], Boundaries(document_T[None]))[0]
-    for place in range(12):
-        other_T = ids_T.clone()
-        other_T[place] = 4 + (ids_T[place] - 3) % (V - 4)
-        moved_T = (model.logits(other_T[None], Boundaries(document_T[None]))[0] != logits_TV).any(
-            -1
-        )
-        reached = [
-            t for t in range(place, min(place + 3, 12)) if document_T[t] == document_T[place]
-        ]
-        assert moved_T.nonzero().flatten().tolist() == reached
-
-
-@every_config
 def test_a_long_text_is_read_in_windows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(name)
     trained = CONFIGS[name].trained(model, CAUSAL, SPECIAL_IDS)

@@ -21,7 +21,6 @@ from tests.small_models import (
     gradient,
     objective_of,
     random_batch,
-    random_masked_batch,
     small_model,
 )
 
@@ -130,18 +129,6 @@ def test_rows_of_which_nothing_is_predicted_add_exactly_nothing(kind):
     assert sums.loss().item() == 0.0
     assert not gradient(model).any()
     assert set(sums.metrics().values()) == {0.0}
-
-
-def test_the_filling_of_masked_positions_changes_nothing():
-    model = small_model("mlm_nsp")
-    batch = random_masked_batch(4, 9, 4)
-    filling = batch.masked_weights == 0
-    other = dataclasses.replace(
-        batch,
-        masked_positions=batch.masked_positions + 5 * filling,
-        masked_ids=batch.masked_ids + 7 * filling,
-    )
-    torch.testing.assert_close(MLM_NSP(model, batch).total, MLM_NSP(model, other).total)
 
 
 def test_packed_survives_more_tokens_than_float32_can_count():

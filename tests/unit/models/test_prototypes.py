@@ -1,6 +1,5 @@
 """Several prototypes per word: the base with one, two words joined into one told apart again."""
 
-import dataclasses
 import gzip
 import itertools
 from collections import Counter
@@ -9,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from rungwise.core.configuration.config import validate
@@ -82,25 +79,6 @@ def test_the_mean_of_the_prototypes_is_the_vector_and_the_nearest_centre_is_chos
     centres = model.centres[model.rows[word]]
     distances = np.linalg.norm(centres - context / np.linalg.norm(context), axis=1)
     assert distances.argmin() == number[5]
-
-
-@given(st.integers(0, 1 << 32), st.integers(1, 6), st.integers(2, 50))
-def test_tables_of_shards_add_up_in_any_grouping(seed: int, pieces: int, samples: int) -> None:
-    documents = random_text(seed)
-    config = PrototypesConfig(occurrences=20, samples=samples)
-    whole_text = text_of(documents)
-    counts_V = np.bincount(whole_text.ids, minlength=V)
-    whole = config.count(whole_text, counts_V)
-    assert np.bincount(whole.words).max() <= samples
-    shards = []
-    for first in range(pieces):
-        shard = text_of(documents[first::pieces])
-        shard = dataclasses.replace(shard, documents=whole_text.documents[first::pieces])
-        shards.append(config.count(shard, counts_V))
-    parts = zip(*(config.split(table, 3) for table in shards[::-1]), strict=True)
-    merged = config.merge([config.merge(part) for part in parts])
-    for one, other in zip(merged, whole, strict=True):
-        assert np.array_equal(one, other)
 
 
 PAIRS = "eyes president,church feet,door percent,government hair,music river,john million"

@@ -1,4 +1,6 @@
-"""Screens of a run's pages at three widths: `make screens`, or `python -m tests.screens FOLDER`.
+"""Screens of a run's pages at three widths: `make screens`.
+
+python -m benchmarks.screens FOLDER
 
 A page that is wider than its window is named, and the command then ends with status 1. Chromium is
 asked over its debugging protocol, which says when a page is ready.
