@@ -138,7 +138,8 @@ class TaskEntry(Config):
     # settings that differ for this task, as dotted keys of the finetune block
     finetune: dict[str, Any] = Field(default_factory=dict)
     published: str | None = None  # column of the published table to show beside it; null: none
-    variants: list[str] | None = None  # variants to fine-tune on it; null: all that have an encoder
+    # variants to fine-tune on it; null: all that have an encoder
+    variants: list[str] | None = Field(default=None, min_length=1)
 
 
 class Recipe(Config):

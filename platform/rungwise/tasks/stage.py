@@ -55,7 +55,8 @@ class TaskTextConfig(Config):
     from such pairs.
     """
 
-    labels: tuple[str, ...] | None = None  # keep examples with these labels; null: all
+    # keep examples with these labels; null: all
+    labels: tuple[str, ...] | None = Field(default=None, min_length=1)
     minimum_score: float | None = None  # keep examples with at least this score; null: all
     # share held out to measure the loss on
     held_out_fraction: float = Field(default=0.1, gt=0, lt=1)

@@ -76,7 +76,8 @@ class EvaluateConfig(Config):
     first_seed: int = Field(default=1000, ge=0)  # the first of consecutive seeds
     # numbers of labelled examples to compare at, besides all of them; null: none
     label_budgets: list[int] | None = None
-    budget_variants: list[str] | None = None  # variants to compare at these numbers; null: all
+    # variants to compare at these numbers; null: all
+    budget_variants: list[str] | None = Field(default=None, min_length=1)
     # shares of the words (of four or more letters) to misspell in copies of the test split, which
     # are scored too; null: none
     noise: list[Annotated[float, Field(gt=0, le=1)]] | None = None
