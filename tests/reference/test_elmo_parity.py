@@ -129,6 +129,7 @@ def test_the_layers_of_a_release_are_those_of_its_equations(changes: dict[str, A
 def test_the_published_model_has_93_6_million_parameters() -> None:
     """https://allenai.org/allennlp/software/elmo, "Original": 2x4096 with 512."""
     config = ElmoConfig()
+    assert (config.cell_clip, config.projection_clip, config.max_characters) == (3, 3, 50)
     with torch.device("meta"):
         body = config.body(1000, BILM)
     F, P, H = 2048, 512, 4096

@@ -20,6 +20,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import MaskedBatch
+from rungwise.models.families.arpa import read_arpa
 from rungwise.models.families.bert import MaskedOutput
 from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.ngram import NgramConfig
@@ -28,14 +29,21 @@ from rungwise.pipeline.loading import find_built
 from rungwise.serving.export import write_pretrained
 from rungwise.serving.hugging_face.reading import FILES
 from rungwise.serving.hugging_face.writing import HUB_CARD
-from rungwise.tokenizer import CLEAN_UP, SEP_ID, WordPieceConfig, open_encoder, train
+from rungwise.tokenizer import (
+    CLEAN_UP,
+    CLS_ID,
+    SEP_ID,
+    UNK_ID,
+    WordPieceConfig,
+    open_encoder,
+    train,
+)
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.pretrained import load_module
 from rungwise.training.summary import PretrainSummary
 from tests.conftest import SPECIAL_IDS, made_up_sentences, s3_bucket
 from tests.report_pages import LENGTH, Recorder, built, tokenizer_summary
-from tests.unit.models.test_arpa import arpa_scores
 
 TOLERANCE: Any = {"atol": 1e-5, "rtol": 1e-5}
 ODD = [
@@ -141,11 +149,15 @@ def test_an_ngram_model_goes_to_arpa(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = tmp_path / "out"
     assert main(["export", made.folder.uri, "--to", str(out)]) == 0
     assert "kenlm.Model" in capsys.readouterr().out
-    written = (out / "model.arpa").read_text("utf-8").splitlines()
-    pieces = [tokenizer.encode(s) for s in made_up_sentences(77, 5)]
-    ours = model.log_probabilities([[*each.ids, SEP_ID] for each in pieces])
-    for scores, each in zip(ours, pieces, strict=True):
-        np.testing.assert_allclose(scores, arpa_scores(written, each.tokens), rtol=1e-7)
+    words = [str(tokenizer.id_to_token(n)) for n in range(tokenizer.get_vocab_size())]
+    words[CLS_ID], words[SEP_ID], words[UNK_ID] = "<s>", "</s>", "<unk>"
+    written = (out / "model.arpa").read_bytes().splitlines()
+    again = read_arpa("model.arpa", written, words, SPECIAL_IDS)
+    texts = [[*tokenizer.encode(s).ids, SEP_ID] for s in made_up_sentences(77, 5)]
+    for scores, expected in zip(
+        again.log_probabilities(texts), model.log_probabilities(texts), strict=True
+    ):
+        np.testing.assert_allclose(scores, expected, rtol=1e-7)
     assert main(["export", made.folder.uri, "--to", str(out)]) == 2
     assert "already holds model.arpa" in capsys.readouterr().err
 
