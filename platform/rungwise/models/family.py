@@ -126,8 +126,8 @@ class Family(Config):
         """Return its name on the page, as it follows "a" or "an": `BERT`."""
         return self.page
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        """Build the objective's model with random weights. `vocab_multiple`: see `Body`."""
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        """Build the objective's model with random weights."""
         self._lacks("weights that are learnt by gradient")
 
     def encoder(
@@ -151,9 +151,9 @@ class Family(Config):
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the floating-point operations per token of a training step, forward and backward: 6
         per weight of each matrix that multiplies the token (2 forward, 4 backward), and attention.
-        V is the vocabulary without padding, T the row length, M the masked tokens per row. Left
-        out are look-ups, element-wise operations, the optimizer and recomputation. The last MLP
-        counts at every position, although masked objectives compute it only where they predict."""
+        V is the vocabulary, T the row length, M the masked tokens per row. Left out are look-ups,
+        element-wise operations, the optimizer and recomputation. The last MLP counts at every
+        position, although masked objectives compute it only where they predict."""
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:

@@ -196,7 +196,7 @@ def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
     if fixes_vectors(initial):
         assert isinstance(model, OnBody)
         table = model.body.token_embedding.weight.requires_grad_(False)
-        table[: model.body.vocab_size] = saved[TABLE]
+        table.copy_(saved[TABLE])
         return {}
     own = model.state_dict()
     required = _required_tensors(initial)

@@ -84,7 +84,7 @@ def test_the_two_i_of_i_think_therefore_i_am_differ(positions, monkeypatch):
 
 def test_the_start_is_a_cut_normal_with_zero_biases():
     config = BertConfig(num_layers=2, num_heads=2, hidden_size=128, intermediate_size=512)
-    model: Any = config.masked(5_000, 1, pairs=True)
+    model: Any = config.masked(5_000, pairs=True)
     weight = model.bert.token_embedding.weight
     assert weight.abs().max() <= 0.04
     # The deviation of a normal cut at two deviations is 0.8796 of it; 640,000 draws.
@@ -108,7 +108,7 @@ def test_the_start_is_a_cut_normal_with_zero_biases():
 def test_padding_changes_nothing(lengths, extra, seed):
     """Each row padded in a batch, with rubbish, is that row alone and unmasked."""
     torch.manual_seed(seed)
-    model: Any = shaken(SMALL.masked(VOCAB_SIZE, 1, pairs=True)).eval()
+    model: Any = shaken(SMALL.masked(VOCAB_SIZE, pairs=True)).eval()
     T = max(lengths) + extra
     ids_BT, segments_BT = (
         torch.randint(VOCAB_SIZE, (len(lengths), T)),

@@ -64,8 +64,8 @@ class GptConfig(DecoderFamily):
     def counterparts(cls) -> tuple[Counterpart, ...]:
         return _GPT2, _OPENAI_GPT
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return GptForPretraining(self, vocab_size, vocab_multiple)
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return GptForPretraining(self, vocab_size)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Gpt(self, vocab_size)
@@ -76,14 +76,13 @@ class Gpt(TransformerBody):
 
     name: ClassVar[str] = "gpt"
 
-    def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+    def __init__(self, config: GptConfig, vocab_size: int) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout)
         self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.transformer = Transformer(config.blocks(), causal=True)
         initialise(self, config.initializer_range, truncated=False)
         if config.norm == "pre":
             self.transformer.scale_residuals()
-        self.clear_padding()
 
     def embed(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
@@ -111,8 +110,8 @@ class GptForPretraining(DecoderForPretraining):
 
     gpt: Gpt
 
-    def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(config, Gpt(config, vocab_size, vocab_multiple))
+    def __init__(self, config: GptConfig, vocab_size: int) -> None:
+        super().__init__(config, Gpt(config, vocab_size))
         self.crosses_documents = config.crosses_documents
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:

@@ -76,8 +76,8 @@ class SennaConfig(LayeredFamily):
             f"{self.hidden_size}"
         )
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return SennaForPretraining(Senna(self, vocab_size, vocab_multiple))
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return SennaForPretraining(Senna(self, vocab_size))
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Senna(self, vocab_size)
@@ -97,18 +97,17 @@ class Senna(ContextBody):
     name: ClassVar[str] = "senna"
     causal = False
 
-    def __init__(self, config: SennaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+    def __init__(self, config: SennaConfig, vocab_size: int) -> None:
         M, D, N = config.embedding_size, config.hidden_size, config.window
         reach = N // 2
         offsets = range(-reach, reach + 1)
-        super().__init__(vocab_size, M, config.dropout, vocab_multiple, offsets)
+        super().__init__(vocab_size, M, config.dropout, offsets)
         self.hidden_size, self.width = D, max(M, D)
         self.hidden = nn.Linear(N * M, D)
         for weight in (self.token_embedding.weight, self.missing_embedding.weight):
             nn.init.normal_(weight, std=M**-0.5)
         nn.init.normal_(self.hidden.weight, std=(N * M) ** -0.5)
         nn.init.zeros_(self.hidden.bias)
-        self.clear_padding()
 
     def middle(self, vectors: Tensor) -> Tensor:
         """Return what vectors (..., M) in the middle contribute to the hidden layer, (..., D)."""
@@ -169,8 +168,8 @@ class SennaModel(TrainedModule):
     def ranks(
         self, texts: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
     ) -> Iterator[NDArray[np.float64]]:
-        senna, V = self.module.senna, self.vocab_size
-        every_VD = senna.middle(senna.token_embedding.weight[:V])
+        senna = self.module.senna
+        every_VD = senna.middle(senna.token_embedding.weight)
         at_once = max(1, _MOST_UNITS // every_VD.numel())
         for text, positions in zip(texts, places, strict=True):
             ids_1T = torch.tensor([[self.end, *text]], device=every_VD.device)

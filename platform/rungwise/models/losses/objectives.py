@@ -39,7 +39,7 @@ class EncoderHead(ModelHead, ABC):
     """A head of an `EncoderFamily` (families/bert.py)."""
 
     @abstractmethod
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
+    def build(self, family: Any, vocab_size: int) -> nn.Module:
         """Build the model, with random weights."""
 
     @abstractmethod
@@ -53,8 +53,8 @@ class MaskedTokensHead(EncoderHead):
 
     pairs: bool = False
 
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
-        return family.masked(vocab_size, vocab_multiple, self.pairs)
+    def build(self, family: Any, vocab_size: int) -> nn.Module:
+        return family.masked(vocab_size, self.pairs)
 
     def flops(self, family: Any, V: int, T: int, M: float) -> float:
         """Count the blocks, the MLM head at M positions, and pooler and NSP once per sequence:
@@ -71,8 +71,8 @@ class MaskedTokensHead(EncoderHead):
 class NextTokenHead(EncoderHead):
     """The head for tokens on every state of a causal body."""
 
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
-        return family.next_token(vocab_size, vocab_multiple)
+    def build(self, family: Any, vocab_size: int) -> nn.Module:
+        return family.next_token(vocab_size)
 
     def flops(self, family: Any, V: int, T: int, M: float) -> float:
         return family.stack_flops(T, True) + _token_flops(family, V, T, T)
@@ -85,8 +85,8 @@ class OwnHead(EncoderHead):
     make: Callable[[Any, Any, Any], nn.Module]  # takes the family, its body and its head
     more_flops: MoreFlops = lambda *_: 0.0
 
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
-        body = family.stack(vocab_size, vocab_multiple, causal=False)
+    def build(self, family: Any, vocab_size: int) -> nn.Module:
+        body = family.stack(vocab_size, causal=False)
         return self.make(family, body, family.head(vocab_size))
 
     def flops(self, family: Any, V: int, T: int, M: float) -> float:

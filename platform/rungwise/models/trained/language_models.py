@@ -238,7 +238,7 @@ class MaskedModel(TrainedModule):
         position_B1 = position_B[:, None]
         masked_BT = ids_BT.scatter(1, position_B1, self.mask)
         rows = MaskedBatch.to_predict(masked_BT, segments_BT, lengths_B, position_B1)
-        return self.module.fill(rows).mlm[:, 0, : self.vocab_size]
+        return self.module.fill(rows).mlm[:, 0]
 
     def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         return self._scores(texts, [range(1, len(text) + 1) for text in texts])

@@ -74,7 +74,7 @@ class WordTable(Body):
     name: ClassVar[str] = "table"
 
     def __init__(self, vocab_size: int, size: int, dropout: float = 0.0) -> None:
-        super().__init__(vocab_size, size, dropout, 1)
+        super().__init__(vocab_size, size, dropout)
         nn.init.normal_(self.token_embedding.weight, std=size**-0.5)
 
     def encode_layers(
