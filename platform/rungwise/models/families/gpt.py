@@ -12,7 +12,6 @@ documents of a packed block unless `crosses_documents` makes it one text, as in 
 Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -140,11 +139,6 @@ def _check_inner_size(model: Any, config: GptConfig) -> None:
         )
 
 
-def _read_inner_size(data: Mapping[str, Any]) -> dict[str, Any]:
-    inner = data.get("n_inner")
-    return {"intermediate_size": 4 * data["n_embd"] if inner is None else inner}
-
-
 _LAYERS = {
     f"gpt.transformer.blocks.{{}}.{name}": f"transformer.h.{{}}.{other}"
     for name, other in {
@@ -192,7 +186,7 @@ _GPT2 = Counterpart(
         "add_cross_attention": (False,),
     },
     keys=lambda config: {"n_inner": config.intermediate_size},
-    values=_read_inner_size,
+    values=lambda data: {"intermediate_size": data.get("n_inner") or 4 * data["n_embd"]},
     check=refuse_output_bias,
 )
 _OPENAI_GPT = replace(

@@ -31,6 +31,7 @@ from rungwise.models.families.nnlm import ContextBody
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, BatchShapes, Meaning, Objective, Part
+from rungwise.models.trained.capabilities import Texts
 from rungwise.models.trained.language_models import TrainedModule
 from rungwise.models.transformer.attention import real_places
 from rungwise.models.transformer.body import Body, OnBody
@@ -165,9 +166,7 @@ class SennaModel(TrainedModule):
     end: int
 
     @torch.no_grad()
-    def ranks(
-        self, texts: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
-    ) -> Iterator[NDArray[np.float64]]:
+    def ranks(self, texts: Texts, places: Sequence[Sequence[int]]) -> Iterator[NDArray[np.float64]]:
         senna = self.module.senna
         every_VD = senna.middle(senna.token_embedding.weight)
         at_once = max(1, _MOST_UNITS // every_VD.numel())

@@ -37,6 +37,7 @@ from rungwise.models.counterpart import Architecture, Counterpart, SentenceModul
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import SENTENCES, SentenceHead
+from rungwise.models.trained.capabilities import Texts, Words
 from rungwise.models.trained.encoders import EncodedWords, LayeredEncoder
 from rungwise.models.transformer.attention import Layer
 from rungwise.models.transformer.block import (
@@ -324,7 +325,7 @@ class SentenceVectorModel:
     longest_text: int | None = None
 
     @torch.no_grad()
-    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:
         """Return the vectors (N, E), of both encoders if there are two; zeros for no tokens."""
         encoders = [each for each in (self.module.body, self.module.other) if each is not None]
         device = next(self.module.parameters()).device
@@ -345,9 +346,7 @@ class SentenceVectorModel:
             whole[places] = np.concatenate(parts)
         return whole
 
-    def word_layers(
-        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
-    ) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
         encoder = LayeredEncoder(self.module.body, None, 0)
         return EncodedWords(encoder, None, None).word_layers(texts, words)
 
