@@ -228,7 +228,9 @@ class LayeredFamily(Family):
 
 
 class StatefulFamily(LayeredFamily):
-    """A family that goes on where the row before has ended; its modules are `CarriesState`."""
+    """A family that goes on where the row before has ended. Its modules have the `state_shape` S of
+    a row, whose state is zeros where a text begins, and return behind their two sums the state
+    (B, S) after the last token."""
 
     @property
     def compiles(self) -> bool:
@@ -261,12 +263,13 @@ class TransformerFamily(LayeredFamily):
     @model_validator(mode="after")
     def _whole_heads(self) -> Self:
         turns = self.layer(0).rotary_base is not None
-        if self.own_head_size is not None:
-            if turns and self.own_head_size % 2:
+        own = getattr(self, "head_size", None)  # the key of a family whose heads may have any size
+        if own is not None:
+            if turns and own % 2:
                 raise BlockError(
                     "head_size must be even, since rotary positions turn pairs of units, found "
-                    f"{self.own_head_size}",
-                    {"head_size": self.own_head_size + 1},
+                    f"{own}",
+                    {"head_size": own + 1},
                 )
             return self
         factor = math.lcm(self.num_heads * (2 if turns else 1), self.width_factor)
@@ -285,11 +288,6 @@ class TransformerFamily(LayeredFamily):
         """The number that hidden_size must be a multiple of, whatever the heads."""
         return 1
 
-    @property
-    def own_head_size(self) -> int | None:
-        """The head size if the family has a key for it; None: hidden_size / num_heads."""
-        return None
-
     def layer(self, number: int) -> Layer:
         """Return the options of block `number`, counted from 0."""
         return Layer(
@@ -301,7 +299,7 @@ class TransformerFamily(LayeredFamily):
             epsilon=self.layer_norm_epsilon,
             dropout=self.dropout,
             num_key_value_heads=self.num_heads,
-            head_size=self.own_head_size or self.hidden_size // self.num_heads,
+            head_size=self.hidden_size // self.num_heads,
         )
 
     def blocks(self) -> list[Layer]:

@@ -28,12 +28,13 @@ from rungwise.models.family import Steps, TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
 from rungwise.models.losses.masked_variants import HYBRID, PERMUTED, REPLACED_TOKENS, SPAN_DENOISING
 from rungwise.models.losses.objectives import (
-    LEFT_TO_RIGHT,
+    CAUSAL,
     MLM,
     MLM_NSP,
     SENTENCE_ORDER,
     EncoderHead,
     Objective,
+    OwnHead,
     PretrainingLogits,
 )
 from rungwise.models.losses.sentences import TEXT_VECTORS
@@ -76,11 +77,6 @@ class EncoderFamily(TransformerFamily):
         body = self.stack(vocab_size, causal=False)
         return MaskedOutput(self, body, self.head(vocab_size))
 
-    def next_token(self, vocab_size: int) -> nn.Module:
-        """Build the model that predicts the next token."""
-        body = self.stack(vocab_size, causal=True)
-        return LeftToRight(body, self.head(vocab_size), self.initializer_range)
-
     def build(self, vocab_size: int, objective: Objective) -> nn.Module:
         assert isinstance(objective.head, EncoderHead)
         return objective.head.build(self, vocab_size)
@@ -102,6 +98,26 @@ class EncoderFamily(TransformerFamily):
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         assert isinstance(objective.head, EncoderHead)
         return objective.head.flops(self, V, T, M)
+
+
+class LeftToRight(NextTokenModel):
+    """The ablation "LTR & No NSP"; see the module docstring."""
+
+    def __init__(self, family: Any, body: Any, mlm: Any) -> None:
+        super().__init__(body)
+        self.mlm = mlm
+        initialise(self.mlm, family.initializer_range)
+
+    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
+        return self.mlm.transform(super().states(ids_BT, where))
+
+    def word_bias(self) -> Tensor:
+        return self.mlm.bias
+
+
+LEFT_TO_RIGHT: Objective = replace(
+    CAUSAL, name="left_to_right", head=OwnHead(make=LeftToRight, causal=True)
+)
 
 
 class BertConfig(EncoderFamily):
@@ -269,21 +285,6 @@ class MaskedOutput(MaskedHead):
             return super().heads(states_BMD)
         mlm_BMV = self.mlm(states_BMD[:, 1:], body.token_embedding.weight)
         return PretrainingLogits(mlm_BMV, self.nsp(body.pool(states_BMD)))
-
-
-class LeftToRight(NextTokenModel):
-    """The ablation "LTR & No NSP"; see the module docstring. `body` is causal."""
-
-    def __init__(self, body: Body, mlm: MlmHead, initializer_range: float) -> None:
-        super().__init__(body)
-        self.mlm = mlm
-        initialise(self.mlm, initializer_range)
-
-    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
-        return self.mlm.transform(super().states(ids_BT, where))
-
-    def word_bias(self) -> Tensor:
-        return self.mlm.bias
 
 
 def reading_direction(objective: Objective) -> str:

@@ -58,13 +58,11 @@ class LlamaConfig(DecoderFamily):
     def counterparts(cls) -> tuple[Counterpart, ...]:
         return _LLAMA, _QWEN3
 
-    @property
-    def own_head_size(self) -> int | None:
-        return self.head_size
-
     def layer(self, number: int) -> Layer:
+        plain = super().layer(number)
         return replace(
-            super().layer(number),
+            plain,
+            head_size=self.head_size or plain.head_size,
             epsilon=self.norm_epsilon,
             num_key_value_heads=self.num_key_value_heads or self.num_heads,
             biases=False,

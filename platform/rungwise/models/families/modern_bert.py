@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import DataError
 from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Modules, read_rotary_base
-from rungwise.models.families.bert import EncoderFamily, MlmHead, reading_direction
+from rungwise.models.families.bert import LEFT_TO_RIGHT, EncoderFamily, MlmHead, reading_direction
 from rungwise.models.losses.masked_variants import HYBRID, REPLACED_TOKENS, SPAN_DENOISING
-from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
+from rungwise.models.losses.objectives import MLM, Objective
 from rungwise.models.losses.sentences import TEXT_VECTORS
 from rungwise.models.transformer.attention import Activation, Layer
 from rungwise.models.transformer.block import Transformer, initialise
