@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from benchmarks import texts
 from benchmarks.common import add_results, interval, print_rows
-from rungwise.models.fitting import Weights, documents
+from rungwise.models.fitting import Weights
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.tokenizer.token_text import TokenisedText
 
@@ -126,7 +126,7 @@ def fit_vectors(
     plan, weights = config.plan(counts_V), config.start(counts_V, len(text.documents), seed)
     for epoch in range(EPOCHS):
         first, last = (RATES[0] + (RATES[1] - RATES[0]) * at / EPOCHS for at in (epoch, epoch + 1))
-        config.read(weights, plan, documents(text), (first, last), 1000 * seed + epoch)
+        config.read(weights, plan, config.units(text), (first, last), 1000 * seed + epoch)
     return weights
 
 

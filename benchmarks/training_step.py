@@ -49,7 +49,6 @@ from benchmarks.common import REPOSITORY, median_ratio, take_turns
 from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
 from rungwise.instances.batch import Batch, CausalBatch, MaskedBatch
 from rungwise.models.families.modern_bert import ModernBertConfig
-from rungwise.models.losses.cross_entropy import padded_size
 from rungwise.models.transformer.block import parameter_count
 from rungwise.training.optimizer import (
     OptimizerConfig,
@@ -91,7 +90,8 @@ class Setting:
 
     def vocabulary(self, case: Case) -> int:
         """As large as the peers have it."""
-        return padded_size(case.vocab_size, _VOCABULARY_MULTIPLE[self.device])
+        multiple = _VOCABULARY_MULTIPLE[self.device]
+        return -(-case.vocab_size // multiple) * multiple
 
     def clock(self) -> Callable[[], float]:
         """Processor time where one thread does everything, else wall time."""

@@ -64,12 +64,9 @@ def small_config(kind: str, **changes: Any) -> Family:
     return family(**(values | own | changes))
 
 
-def small_model(
-    kind: str, vocab_size: int = VOCAB_SIZE, vocab_multiple: int = 1, **changes: Any
-) -> Any:
+def small_model(kind: str, vocab_size: int = VOCAB_SIZE, **changes: Any) -> Any:
     """A model for the objective, its weights as at the start."""
-    config = small_config(kind, **changes)
-    return config.build(vocab_size, objective_of(kind), vocab_multiple)
+    return small_config(kind, **changes).build(vocab_size, objective_of(kind))
 
 
 def objective_of(kind: str) -> Objective:

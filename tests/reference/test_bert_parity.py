@@ -54,7 +54,7 @@ def ours(theirs, tmp_path_factory):
     theirs.save_pretrained(folder)
     config, state = load_model(folder)
     assert config == CONFIG
-    model: Any = CONFIG.masked(VOCAB_SIZE, 1, pairs=True)
+    model: Any = CONFIG.masked(VOCAB_SIZE, pairs=True)
     model.load_state_dict(state)
     return model.eval()
 

@@ -134,9 +134,9 @@ def gather_examples(
         continuations = continue_prompts(model, tokenizer, texts, reader.vocabulary.end, seed)
     if isinstance(model, BlankLogits):
         results = fill_blanks(model, tokenizer, choose_blanks(reader, tokenizer, blanks, seed))
-    count, mask_seed = config.pretrain.validated_rows or (MOST_INSTANCES, 0)
-    baseline = None
-    if frequent := most_frequent_share(reader, min(count, MOST_INSTANCES), mask_seed):
+    settings = config.pretrain.require_gradient("validation")
+    count, baseline = min(settings.validation_instances, MOST_INSTANCES), None
+    if frequent := most_frequent_share(reader, count, settings.seed):
         baseline = token_text(tokenizer, frequent[0]), frequent[1]
     return Examples(baseline, tuple(results), tuple(continuations))
 

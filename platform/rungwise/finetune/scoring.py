@@ -16,7 +16,7 @@ from torch import Tensor
 from rungwise.finetune.data import TaskData
 from rungwise.finetune.model import TaskModel
 from rungwise.models.device import multiplies_bfloat16
-from rungwise.models.losses.cross_entropy import MOST_LOGITS, at_least_float32, token_sums
+from rungwise.models.losses.cross_entropy import at_least_float32, token_sums
 from rungwise.tasks.kinds.heads import Rows
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Outputs, TaskKind
@@ -174,8 +174,6 @@ def language_model_loss(model: TaskModel, batch: ItemBatch, states_RTE: Tensor) 
             None,
             batch.ids[:, 1:].flatten(),
             weights_RT.flatten(),
-            len(table_VE),
-            MOST_LOGITS,
         ).total
 
 

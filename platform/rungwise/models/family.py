@@ -126,8 +126,8 @@ class Family(Config):
         """Return its name on the page, as it follows "a" or "an": `BERT`."""
         return self.page
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        """Build the objective's model with random weights. `vocab_multiple`: see `Body`."""
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        """Build the objective's model with random weights."""
         self._lacks("weights that are learnt by gradient")
 
     def encoder(
@@ -151,9 +151,9 @@ class Family(Config):
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the floating-point operations per token of a training step, forward and backward: 6
         per weight of each matrix that multiplies the token (2 forward, 4 backward), and attention.
-        V is the vocabulary without padding, T the row length, M the masked tokens per row. Left
-        out are look-ups, element-wise operations, the optimizer and recomputation. The last MLP
-        counts at every position, although masked objectives compute it only where they predict."""
+        V is the vocabulary, T the row length, M the masked tokens per row. Left out are look-ups,
+        element-wise operations, the optimizer and recomputation. The last MLP counts at every
+        position, although masked objectives compute it only where they predict."""
         self._lacks("count of operations")
 
     def objective(self, name: str | None) -> Objective:
@@ -228,7 +228,9 @@ class LayeredFamily(Family):
 
 
 class StatefulFamily(LayeredFamily):
-    """A family that goes on where the row before has ended; its modules are `CarriesState`."""
+    """A family that goes on where the row before has ended. Its modules have the `state_shape` S of
+    a row, whose state is zeros where a text begins, and return behind their two sums the state
+    (B, S) after the last token."""
 
     @property
     def compiles(self) -> bool:
@@ -261,12 +263,13 @@ class TransformerFamily(LayeredFamily):
     @model_validator(mode="after")
     def _whole_heads(self) -> Self:
         turns = self.layer(0).rotary_base is not None
-        if self.own_head_size is not None:
-            if turns and self.own_head_size % 2:
+        own = getattr(self, "head_size", None)  # the key of a family whose heads may have any size
+        if own is not None:
+            if turns and own % 2:
                 raise BlockError(
                     "head_size must be even, since rotary positions turn pairs of units, found "
-                    f"{self.own_head_size}",
-                    {"head_size": self.own_head_size + 1},
+                    f"{own}",
+                    {"head_size": own + 1},
                 )
             return self
         factor = math.lcm(self.num_heads * (2 if turns else 1), self.width_factor)
@@ -285,11 +288,6 @@ class TransformerFamily(LayeredFamily):
         """The number that hidden_size must be a multiple of, whatever the heads."""
         return 1
 
-    @property
-    def own_head_size(self) -> int | None:
-        """The head size if the family has a key for it; None: hidden_size / num_heads."""
-        return None
-
     def layer(self, number: int) -> Layer:
         """Return the options of block `number`, counted from 0."""
         return Layer(
@@ -301,7 +299,7 @@ class TransformerFamily(LayeredFamily):
             epsilon=self.layer_norm_epsilon,
             dropout=self.dropout,
             num_key_value_heads=self.num_heads,
-            head_size=self.own_head_size or self.hidden_size // self.num_heads,
+            head_size=self.hidden_size // self.num_heads,
         )
 
     def blocks(self) -> list[Layer]:

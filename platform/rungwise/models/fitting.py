@@ -22,6 +22,7 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Family
+from rungwise.models.trained.capabilities import Texts
 
 Weights = dict[str, NDArray[Any]]
 Losses = tuple[float, int]  # their sum, and their number
@@ -97,11 +98,6 @@ class Fitting(Config):
     def mixed_rows(self) -> Mapping[str, Any]:
         """The rows of the objectives behind the first of a mixture, by name."""
         return {}
-
-    @property
-    def validated_rows(self) -> tuple[int, int] | None:
-        """How many held-out rows its validation reads, and the seed of their masks."""
-        return None
 
     def parts(self, model: Family) -> Mapping[str, "MixturePart"]:
         """The models, by name, that are trained before it and from which it is made."""
@@ -247,20 +243,6 @@ class Stretch(NamedTuple):
     last: int
 
 
-def sentences(text: TokenisedText) -> Stretch:
-    """Return a text as sentences."""
-    sizes = np.diff(text.first_sentence)
-    numbers = np.repeat(np.arange(len(sizes)) + text.first_document, sizes)
-    return Stretch(text.ids.astype(np.int32), text.starts, numbers, 0, len(numbers))
-
-
-def documents(text: TokenisedText) -> Stretch:
-    """Return a text as documents."""
-    starts = text.starts[text.first_sentence]
-    numbers = np.arange(len(starts) - 1) + text.first_document
-    return Stretch(text.ids.astype(np.int32), starts, numbers, 0, len(numbers))
-
-
 @runtime_checkable
 class ReadingFamily(WeightedFamily, Protocol):
     """A family that learns while it reads."""
@@ -347,9 +329,7 @@ class MixingFamily(Protocol):
     @property
     def residual(self) -> bool: ...
 
-    def mix(
-        self, counts: Any, network: Any, texts: Sequence[Sequence[int]], seed: int
-    ) -> ArrayModel:
+    def mix(self, counts: Any, network: Any, texts: Texts, seed: int) -> ArrayModel:
         """Return the model of both, its gate fitted on documents that neither has read."""
         ...
 

@@ -217,10 +217,6 @@ class GradientConfig(Fitting):
         return self.steps - round(self.steps * (self.longer_share or 0.0))
 
     @property
-    def validated_rows(self) -> tuple[int, int]:
-        return self.validation_instances, self.seed
-
-    @property
     def shared_steps(self) -> int:
         """How many first steps a run with other `steps` and another decay has in common. They end
         with the plateau of warmup_stable_decay, or where longer instances or the mean of the last

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import psutil
@@ -17,7 +17,6 @@ from rungwise.instances.kind import Kind
 from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.models.device import shapes_only
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
-from rungwise.models.losses.objectives import CarriesState
 from rungwise.models.transformer.block import parameter_count, recompute_activations
 from rungwise.training.config import GradientConfig, GradientFit
 from rungwise.training.feed import rows_per_epoch, scale_micro_batch
@@ -259,7 +258,7 @@ def _time_batches(
     if not on_gpu:
         torch.set_num_threads(max(1, int(compute.cpus_per_worker)))
     try:
-        model = config.model.build(measures.vocab_size, objective)
+        model: Any = config.model.build(measures.vocab_size, objective)
         exchange = distribute(model, group)
         recompute_activations(model, compute.recompute_activations)
         bfloat16 = uses_bfloat16(config.pretrain.precision, group.device)
@@ -267,8 +266,7 @@ def _time_batches(
         step = Step(model, objective, exchange, optimizers, optimizer, group, bfloat16)
         batch = measures.kind.random_batch(micro, measures.vocab_size).to(group.device)
         if config.carries_state:
-            state_shape = cast(CarriesState, model).state_shape
-            state: Any = {"state": torch.zeros(micro, *state_shape, device=group.device)}
+            state: Any = {"state": torch.zeros(micro, *model.state_shape, device=group.device)}
             batch = replace(batch, **state)
         for _ in range(_MEASURED_BATCHES):
             began = time.perf_counter()

@@ -8,7 +8,7 @@ Word vectors replace the token vectors of any model that has some of their size,
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -29,7 +29,7 @@ from rungwise.models.config import ModelConfig
 from rungwise.models.device import shapes_only
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.trained.capabilities import BeginsAt, ReadsSpelling
+from rungwise.models.trained.capabilities import ReadsSpelling
 from rungwise.models.transformer.body import OnBody, TokenOutput
 from rungwise.models.word_vectors.vector_family import TABLE, VectorFamily
 from rungwise.tokenizer import load_tokenizer, token_bytes
@@ -70,7 +70,7 @@ class Start(NamedTuple):
 def start_model(config: GradientFit, instances: Artifact, initial: Artifact | None) -> Start:
     """Build the model with the weights it starts from."""
     summary = InstancesSummary.of(instances)
-    model = build_model(config, summary.vocab_size)
+    model: Any = build_model(config, summary.vocab_size)
     first_loss = math.log(summary.vocab_size) if config.model.starts_evenly else None
     if isinstance(model, OnBody) and isinstance(body := model.body, ReadsSpelling):
         tokenizer = find_input(find_input(instances, "tokens"), "tokenizer")
@@ -79,11 +79,7 @@ def start_model(config: GradientFit, instances: Artifact, initial: Artifact | No
     if isinstance(model, TokenOutput):
         model.read_text(lambda: _streams(instances))
     by_frequency = config.pretrain.output_bias == "frequencies"
-    if (
-        by_frequency
-        and isinstance(model, BeginsAt)
-        and model.set_word_shares(shares_of_words(instances))
-    ):
+    if by_frequency and model.set_word_shares(shares_of_words(instances)):
         first_loss = summary.unigram_loss
     return Start(model, {} if initial is None else load_initial(model, initial), first_loss)
 
@@ -196,7 +192,7 @@ def load_initial(model: nn.Module, initial: Artifact) -> dict[str, Tensor]:
     if fixes_vectors(initial):
         assert isinstance(model, OnBody)
         table = model.body.token_embedding.weight.requires_grad_(False)
-        table[: model.body.vocab_size] = saved[TABLE]
+        table.copy_(saved[TABLE])
         return {}
     own = model.state_dict()
     required = _required_tensors(initial)

@@ -13,14 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from rungwise.core.errors import UserError
 from rungwise.instances.batch import Batch
-from rungwise.models.losses.objectives import BatchShapes, CarriesState, Losses, LossSum, Objective
+from rungwise.models.losses.objectives import BatchShapes, Losses, LossSum, Objective
 from rungwise.training.optimizer import (
     MuonConfig,
     OptimizerConfig,
@@ -234,9 +234,9 @@ def validate(step: Step, phases: Sequence["Phase"]) -> dict[str, float]:
     return values | {"sequence_length": float(phase.sequence_length)}
 
 
-def new_streams(model: nn.Module, phase: "Phase", group: Group) -> StreamStates | None:
+def new_streams(model: Any, phase: "Phase", group: Group) -> StreamStates | None:
     """The streams of this worker at their start, if the model carries a state."""
     if phase.streams is None:
         return None
-    shape = cast(CarriesState, model).state_shape
-    return StreamStates(shape, phase.streams, phase.global_batch_size, group.device)
+    streams, rows = phase.streams, phase.global_batch_size
+    return StreamStates(model.state_shape, streams, rows, group.device)

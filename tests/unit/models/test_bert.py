@@ -63,7 +63,7 @@ def test_sinusoid_extends_and_starts_as_wide_as_a_learned_table():
 
 def test_the_start_is_a_cut_normal_with_zero_biases():
     config = BertConfig(num_layers=2, num_heads=2, hidden_size=128, intermediate_size=512)
-    model: Any = config.masked(5_000, 1, pairs=True)
+    model: Any = config.masked(5_000, pairs=True)
     weight = model.bert.token_embedding.weight
     assert weight.abs().max() <= 0.04
     # The deviation of a normal cut at two deviations is 0.8796 of it; 640,000 draws.

@@ -208,7 +208,7 @@ def exported(folder: Path, config: Any, objective: Any = SKIP_THOUGHTS) -> tuple
     tokenizer = train(WordPieceConfig(vocab_size=120), made_up_sentences(3, 40))
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.manual_seed(5)  # with some, the weight of a norm is near 0, and its dimension constant
-    model = shaken(config.build(tokenizer.get_vocab_size(), objective, 64), 0.3).eval()
+    model = shaken(config.build(tokenizer.get_vocab_size(), objective), 0.3).eval()
     export_model(model, config, folder / "tokenizer.json", folder / "out")
     return model, tokenizer
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rungwise.models.losses import cross_entropy
-from rungwise.models.losses.cross_entropy import MOST_LOGITS, token_sums
+from rungwise.models.losses.cross_entropy import token_sums
 from rungwise.models.transformer.block import recompute_activations
 from tests.small_models import (
     CAUSAL_KINDS,
@@ -49,7 +49,7 @@ VARIANTS = [
 @pytest.mark.parametrize(("kind", "changes"), VARIANTS)
 def test_the_gradient_is_that_of_finite_differences(kind, changes):
     sizes = {"num_layers": 1, "hidden_size": 8, "intermediate_size": 12} | changes
-    model = small_model(kind, 11, vocab_multiple=8, **sizes).double()
+    model = small_model(kind, 11, **sizes).double()
     shaken(model)
     batch = random_batch(kind, 3, 7, 3, vocab_size=11, dtype=torch.float64)
     objective = objective_of(kind)
@@ -91,13 +91,13 @@ COMPILED = ("mlm_nsp", "modern_bert", "causal", "bidirectional", "llama")
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=[] if k in COMPILED else pytest.mark.slow) for k in KINDS]
 )
-def test_model_and_objective_compile_to_one_graph(kind):
+def test_model_and_objective_compile_to_one_graph(kind, monkeypatch):
     """No branch on data and no wait for the device, with chunks and recomputation as well."""
-    model = shaken(small_model(kind, vocab_multiple=64, num_layers=1), 0.1)
+    model = shaken(small_model(kind, num_layers=1), 0.1)
     batch, objective = random_batch(kind, 3, 12), objective_of(kind)
     expected_loss, expected = loss_and_gradient(kind, model, batch)
     if kind in CAUSAL_KINDS:
-        model.most_logits = 20 * VOCAB_SIZE
+        monkeypatch.setattr(cross_entropy, "MOST_LOGITS", 20 * VOCAB_SIZE)
     recompute_activations(model)
     torch._dynamo.reset()
     compiled = torch.compile(
@@ -146,13 +146,12 @@ def test_recomputing_keeps_the_input_of_a_block_and_nothing_else():
 
 @pytest.mark.parametrize("kind", CAUSAL_KINDS)
 @pytest.mark.parametrize("most_logits", [1, 7 * VOCAB_SIZE, 35 * VOCAB_SIZE])
-def test_chunks_of_logits_change_nothing(kind, most_logits):
-    model = shaken(small_model(kind, vocab_multiple=64)).double()
+def test_chunks_of_logits_change_nothing(kind, most_logits, monkeypatch):
+    model = shaken(small_model(kind)).double()
     batch = random_causal_batch(3, 12, dtype=torch.float64)
     expected = objective_of(kind)(model, batch)
     expected_loss, expected_gradient = loss_and_gradient(kind, model, batch)
-    assert model.most_logits == MOST_LOGITS
-    model.most_logits = most_logits
+    monkeypatch.setattr(cross_entropy, "MOST_LOGITS", most_logits)
     loss, chunked_gradient = loss_and_gradient(kind, model, batch)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=0)
     torch.testing.assert_close(chunked_gradient, expected_gradient, rtol=1e-10, atol=1e-12)
@@ -175,7 +174,7 @@ def test_no_more_logits_than_asked_for_are_held_at_a_time(monkeypatch, compiling
             return output
 
     model, batch = small_model("causal"), random_causal_batch(4, 16, packed=False)
-    model.most_logits = 10 * VOCAB_SIZE
+    monkeypatch.setattr(cross_entropy, "MOST_LOGITS", 10 * VOCAB_SIZE)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     with Watch():
         loss_and_gradient("causal", model, batch)
@@ -187,17 +186,19 @@ def test_no_more_logits_than_asked_for_are_held_at_a_time(monkeypatch, compiling
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_gradients_made_on_the_way_forward_are_those_of_autograd(monkeypatch, kind, dtype):
-    """The fused loss of a CPU beside the plain one: a padded vocabulary, a short last chunk."""
-    model = shaken(small_model(kind, vocab_multiple=64))
+    """The fused loss of a CPU beside the plain one, padded as on a GPU: a short last chunk."""
+    model = shaken(small_model(kind))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     model, batch = model.to(wide), random_batch(kind, 3, 12, dtype=wide)
     if kind in CAUSAL_KINDS:
-        model.most_logits = 11 * VOCAB_SIZE
+        monkeypatch.setattr(cross_entropy, "MOST_LOGITS", 11 * VOCAB_SIZE)
     else:
-        monkeypatch.setattr(cross_entropy, "_CACHED_LOGITS", 5 * 64)  # 12 rows in chunks of 5
+        # 12 rows in chunks of 5
+        monkeypatch.setattr(cross_entropy, "_CACHED_LOGITS", 5 * VOCAB_SIZE)
     results = []
     for compiling in (False, True):
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda on=compiling: on)
+        monkeypatch.setattr(cross_entropy, "is_gpu", lambda _, on=compiling: on)
         model.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             sums = objective_of(kind)(model, batch)
@@ -218,27 +219,5 @@ def test_a_tie_is_right_only_for_the_first_class():
     """As argmax has it; half-width logits tie often."""
     hidden_XD = torch.ones(3, 4)
     weight_VD = torch.tensor([[0.0], [1.0], [1.0], [0.5]]).expand(4, 4).contiguous()
-    sums = token_sums(
-        hidden_XD, weight_VD, None, torch.tensor([1, 2, 3]), torch.ones(3), 4, MOST_LOGITS
-    )
+    sums = token_sums(hidden_XD, weight_VD, None, torch.tensor([1, 2, 3]), torch.ones(3))
     assert sums.correct.item() == 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_padded_vocabulary_changes_no_loss_and_no_gradient(kind):
-    batch, by_multiple = random_batch(kind, 3, 12), {}
-    for multiple in (1, 64):
-        model = small_model(kind, vocab_multiple=multiple)
-        state = model.state_dict()
-        torch.manual_seed(6)
-        for name, tensor in state.items():
-            real = tensor[:VOCAB_SIZE] if "token_embedding" in name else tensor
-            real.copy_(torch.randn(real.shape) * 0.3)
-        loss, _ = loss_and_gradient(kind, model, batch)
-        gradients = {name: p.grad for name, p in model.named_parameters()}
-        (embedding,) = [name for name in gradients if "token_embedding" in name]
-        assert len(gradients[embedding]) == (64 if multiple == 64 else VOCAB_SIZE)
-        assert not gradients[embedding][VOCAB_SIZE:].any()
-        gradients[embedding] = gradients[embedding][:VOCAB_SIZE]
-        by_multiple[multiple] = loss, gradients
-    torch.testing.assert_close(by_multiple[1], by_multiple[64], atol=1e-6, rtol=1e-5)

@@ -44,7 +44,7 @@ def text() -> list[np.ndarray[Any, Any]]:
 def built(output: dict[str, Any], family: str = "log_bilinear", **changes: Any) -> Any:
     torch.manual_seed(0)
     config = FAMILIES[family].model_validate(SIZES[family] | changes | {"output": output})
-    model = config.build(V, CAUSAL, 8)
+    model = config.build(V, CAUSAL)
     model.read_text(text)
     return shaken(model, 0.5).double().eval()
 
@@ -196,5 +196,5 @@ def test_a_trained_layer_is_read_from_its_file_and_scores_texts(output: dict[str
 
 def model_of(output: dict[str, Any]) -> Any:
     return LogBilinearConfig.model_validate(SIZES["log_bilinear"] | {"output": output}).build(
-        V, CAUSAL, 8
+        V, CAUSAL
     )

@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from rungwise.core.configuration.config import validate
-from rungwise.models.fitting import Weights, documents, sentences
+from rungwise.models.fitting import Weights
 from rungwise.models.trained.capabilities import SentenceVectors, WordVectors
 from rungwise.models.word_vectors import kernels
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
-from rungwise.models.word_vectors.word2vec import alias_table
+from rungwise.models.word_vectors.word2vec import Word2vecConfig, alias_table
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import SPECIAL_IDS
 
@@ -75,7 +75,7 @@ COUNTS = np.bincount(TEXT.ids, minlength=41)
 def train(config: ParagraphVectorsConfig, epochs: int = 20, rate: float = 0.1) -> Weights:
     weights, plan = config.start(COUNTS, 8, seed=1), config.plan(COUNTS)
     for epoch in range(epochs):
-        config.read(weights, plan, documents(TEXT), (rate, rate), epoch)
+        config.read(weights, plan, config.units(TEXT), (rate, rate), epoch)
     return weights
 
 
@@ -206,7 +206,7 @@ def test_the_first_loss_is_k_plus_one_times_ln_2(name: str) -> None:
     plan, weights = config.plan(COUNTS), config.start(COUNTS, 8, seed=0)
     ones = np.arange(41) == 40  # noise is always a word that the text lacks
     noise = dict(zip(("share", "other"), alias_table(ones.astype(np.float64)), strict=True))
-    total, count = config.read(weights, plan._replace(**noise), documents(TEXT), (0.0, 0.0), 0)
+    total, count = config.read(weights, plan._replace(**noise), config.units(TEXT), (0.0, 0.0), 0)
     assert count == sum(math.ceil(size / 2) for size in (50, 25, 60, 35) * 2)
     assert total / count == pytest.approx(6 * math.log(2), rel=1e-6)
 
@@ -245,8 +245,8 @@ def test_what_is_read_together_by_hand(name: str) -> None:
 
 def test_text_carries_the_numbers_of_its_documents() -> None:
     text = text_of([[3, 4], [5], [1, 1]], first_document=7)
-    assert sentences(text).documents.tolist() == [7, 7, 8, 9, 9]
-    whole = documents(text)
+    assert Word2vecConfig().units(text).documents.tolist() == [7, 7, 8, 9, 9]
+    whole = config_of("dbow").units(text)
     assert (whole.documents.tolist(), whole.starts.tolist()) == ([7, 8, 9], [0, 7, 12, 14])
     assert (whole.first, whole.last) == (0, 3)
 
@@ -256,7 +256,7 @@ def test_a_document_learns_alone_and_the_same_again(name: str) -> None:
     config, plan = config_of(name), config_of(name).plan(COUNTS)
     weights = [config.start(COUNTS, 8, seed=1) for _ in range(2)]
     for each in weights:
-        config.read(each, plan, documents(TEXT)._replace(first=2, last=4), (0.1, 0.05), 5)
+        config.read(each, plan, config.units(TEXT)._replace(first=2, last=4), (0.1, 0.05), 5)
     for key, array in weights[0].items():
         assert np.array_equal(array, weights[1][key]), key
     before = config.start(COUNTS, 8, seed=1)["documents"]
@@ -269,7 +269,7 @@ def test_the_mean_of_a_document_is_over_the_replicas_that_read_it() -> None:
     before, plan = config.start(COUNTS, 8, seed=1), config_of("mean").plan(COUNTS)
     replicas = [{name: array.copy() for name, array in before.items()} for _ in range(2)]
     for number, weights in enumerate(replicas):
-        part = documents(TEXT)._replace(first=3 * number, last=3 * number + 3)
+        part = config.units(TEXT)._replace(first=3 * number, last=3 * number + 3)
         config.read(weights, plan, part, (0.1, 0.1), number)
     after = config.average(before, replicas)
     for number in range(8):
@@ -291,7 +291,7 @@ def test_a_texts_vector_follows_from_the_text_and_is_near_the_trained_one(name: 
     arrays = safetensors.numpy.load(saved)
     trained = arrays.pop("of")
     np.testing.assert_array_equal(trained, weights["documents"][:, :20])
-    starts = documents(TEXT).starts
+    starts = config.units(TEXT).starts
     texts = [TEXT.ids[first:last].tolist() for first, last in itertools.pairwise(starts)]
     vectors = model.sentence_vectors([*texts, [40], []])
     again = config.from_tensors(arrays, SPECIAL_IDS).sentence_vectors([texts[3], *texts[:2]])

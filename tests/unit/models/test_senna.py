@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"window": 5, "embedding_size": 3, "hidden_size": 6}
 
 def built() -> Any:
     torch.manual_seed(0)
-    return shaken(SennaConfig(**SMALL).build(V, RANKING, 8), 0.5).double().eval()
+    return shaken(SennaConfig(**SMALL).build(V, RANKING), 0.5).double().eval()
 
 
 def score(model: Any, ids: list[int | None]) -> float:

@@ -28,12 +28,13 @@ from rungwise.models.family import Steps, TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
 from rungwise.models.losses.masked_variants import HYBRID, PERMUTED, REPLACED_TOKENS, SPAN_DENOISING
 from rungwise.models.losses.objectives import (
-    LEFT_TO_RIGHT,
+    CAUSAL,
     MLM,
     MLM_NSP,
     SENTENCE_ORDER,
     EncoderHead,
     Objective,
+    OwnHead,
     PretrainingLogits,
 )
 from rungwise.models.losses.sentences import TEXT_VECTORS
@@ -64,26 +65,21 @@ class EncoderFamily(TransformerFamily):
     suggested_steps: ClassVar[Steps | None] = Steps(4e-3, rows=32, passes=20)
 
     @abstractmethod
-    def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> TransformerBody:
+    def stack(self, vocab_size: int, *, causal: bool) -> TransformerBody:
         """Build the body of every objective that predicts no pairs."""
 
     @abstractmethod
     def head(self, vocab_size: int) -> "MlmHead":
         """Build the head for tokens, without the weights that `initialise` draws."""
 
-    def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
+    def masked(self, vocab_size: int, pairs: bool) -> nn.Module:
         """Build the model that predicts masked tokens, and pairs if the family can."""
-        body = self.stack(vocab_size, vocab_multiple, causal=False)
+        body = self.stack(vocab_size, causal=False)
         return MaskedOutput(self, body, self.head(vocab_size))
 
-    def next_token(self, vocab_size: int, vocab_multiple: int) -> nn.Module:
-        """Build the model that predicts the next token."""
-        body = self.stack(vocab_size, vocab_multiple, causal=True)
-        return LeftToRight(body, self.head(vocab_size), self.initializer_range)
-
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
         assert isinstance(objective.head, EncoderHead)
-        return objective.head.build(self, vocab_size, vocab_multiple)
+        return objective.head.build(self, vocab_size)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return self.stack(vocab_size, causal=not objective.masks)
@@ -102,6 +98,26 @@ class EncoderFamily(TransformerFamily):
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         assert isinstance(objective.head, EncoderHead)
         return objective.head.flops(self, V, T, M)
+
+
+class LeftToRight(NextTokenModel):
+    """The ablation "LTR & No NSP"; see the module docstring."""
+
+    def __init__(self, family: Any, body: Any, mlm: Any) -> None:
+        super().__init__(body)
+        self.mlm = mlm
+        initialise(self.mlm, family.initializer_range)
+
+    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
+        return self.mlm.transform(super().states(ids_BT, where))
+
+    def word_bias(self) -> Tensor:
+        return self.mlm.bias
+
+
+LEFT_TO_RIGHT: Objective = replace(
+    CAUSAL, name="left_to_right", head=OwnHead(make=LeftToRight, causal=True)
+)
 
 
 class BertConfig(EncoderFamily):
@@ -139,14 +155,14 @@ class BertConfig(EncoderFamily):
     def page_name(self, objective: Objective) -> str:
         return f"{reading_direction(objective)}BERT"
 
-    def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> "Bert":
-        return Bert(self, vocab_size, vocab_multiple, pooler=False, causal=causal)
+    def stack(self, vocab_size: int, *, causal: bool) -> "Bert":
+        return Bert(self, vocab_size, pooler=False, causal=causal)
 
     def head(self, vocab_size: int) -> "MlmHead":
         return MlmHead(self.hidden_size, vocab_size)
 
-    def masked(self, vocab_size: int, vocab_multiple: int, pairs: bool) -> nn.Module:
-        body = Bert(self, vocab_size, vocab_multiple, pooler=pairs)
+    def masked(self, vocab_size: int, pairs: bool) -> nn.Module:
+        body = Bert(self, vocab_size, pooler=pairs)
         nsp = nn.Linear(self.hidden_size, 2) if pairs else None
         return MaskedOutput(self, body, self.head(vocab_size), nsp)
 
@@ -164,16 +180,10 @@ class Bert(TransformerBody):
     name: ClassVar[str] = "bert"
 
     def __init__(
-        self,
-        config: BertConfig,
-        vocab_size: int,
-        vocab_multiple: int = 1,
-        *,
-        pooler: bool = True,
-        causal: bool = False,
+        self, config: BertConfig, vocab_size: int, *, pooler: bool = True, causal: bool = False
     ) -> None:
         D = config.hidden_size
-        super().__init__(vocab_size, D, config.dropout, vocab_multiple)
+        super().__init__(vocab_size, D, config.dropout)
         self.config = config
         self.causal = causal
         self.segment_embedding = nn.Embedding(NUM_SEGMENTS, D)
@@ -186,7 +196,6 @@ class Bert(TransformerBody):
         self.transformer = Transformer(config.blocks(), causal)
         self.pooler = nn.Linear(D, D) if pooler else None
         initialise(self, config.initializer_range)
-        self.clear_padding()
 
     def embed(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
@@ -244,7 +253,7 @@ class MlmHead(nn.Module):
         return self.norm(functional.gelu(self.dense(hidden)))
 
     def forward(self, hidden_BMD: Tensor, embedding_VD: Tensor) -> Tensor:
-        return output_logits(self.transform(hidden_BMD), embedding_VD, self.bias, len(self.bias))
+        return output_logits(self.transform(hidden_BMD), embedding_VD, self.bias)
 
 
 class MaskedOutput(MaskedHead):
@@ -276,21 +285,6 @@ class MaskedOutput(MaskedHead):
             return super().heads(states_BMD)
         mlm_BMV = self.mlm(states_BMD[:, 1:], body.token_embedding.weight)
         return PretrainingLogits(mlm_BMV, self.nsp(body.pool(states_BMD)))
-
-
-class LeftToRight(NextTokenModel):
-    """The ablation "LTR & No NSP"; see the module docstring. `body` is causal."""
-
-    def __init__(self, body: Body, mlm: MlmHead, initializer_range: float) -> None:
-        super().__init__(body)
-        self.mlm = mlm
-        initialise(self.mlm, initializer_range)
-
-    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
-        return self.mlm.transform(super().states(ids_BT, where))
-
-    def word_bias(self) -> Tensor:
-        return self.mlm.bias
 
 
 def reading_direction(objective: Objective) -> str:

@@ -52,8 +52,8 @@ class BidirectionalConfig(TransformerFamily):
     def depth(self) -> int:
         return 2 * self.num_layers
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return BidirectionalForPretraining(self, vocab_size, vocab_multiple)
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return BidirectionalForPretraining(self, vocab_size)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Bidirectional(self, vocab_size)
@@ -96,10 +96,8 @@ class Bidirectional(Body):
     name: ClassVar[str] = "bidirectional"
     causal = False
 
-    def __init__(
-        self, config: BidirectionalConfig, vocab_size: int, vocab_multiple: int = 1
-    ) -> None:
-        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+    def __init__(self, config: BidirectionalConfig, vocab_size: int) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout)
         self.width = 2 * config.hidden_size
         self.left_to_right = Direction(config)
         self.right_to_left = Direction(config)
@@ -107,7 +105,6 @@ class Bidirectional(Body):
         if config.norm == "pre":
             self.left_to_right.transformer.scale_residuals()
             self.right_to_left.transformer.scale_residuals()
-        self.clear_padding()
 
     def encode(
         self, ids_BT: Tensor, targets_BT: Tensor, lengths_B: Tensor, where: Boundaries = WHOLE
@@ -192,10 +189,8 @@ class BidirectionalForPretraining(TokenOutput):
 
     bidirectional: Bidirectional
 
-    def __init__(
-        self, config: BidirectionalConfig, vocab_size: int, vocab_multiple: int = 1
-    ) -> None:
-        super().__init__(Bidirectional(config, vocab_size, vocab_multiple))
+    def __init__(self, config: BidirectionalConfig, vocab_size: int) -> None:
+        super().__init__(Bidirectional(config, vocab_size))
         self.head = MlmHead(config.hidden_size, vocab_size, input_size=2 * config.hidden_size)
         initialise(self.head, config.initializer_range, truncated=False)
 

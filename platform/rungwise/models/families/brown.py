@@ -12,8 +12,8 @@ V vocabulary, C clusters, D prefixes
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -100,10 +100,15 @@ class BrownConfig(Family):
             clusters.paths,
         )
 
-    def from_tensors(
-        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
-    ) -> "ClassModel":
-        return ClassModel.from_tensors(tensors, self.classes + 2)
+    def from_tensors(self, tensors: Weights, special: SpecialIds) -> "ClassModel":
+        ngrams = NgramLanguageModel.from_tensors(tensors)
+        bits = ("".join(map(str, row)).rstrip("2") for row in tensors["paths"].tolist())
+        return ClassModel(
+            dataclasses.replace(ngrams, end_id=self.classes + 2),
+            tensors["classes"],
+            tensors["log_words"],
+            tuple(bits),
+        )
 
     def text_file(self, model: "ClassModel", words: Sequence[str], special: SpecialIds) -> TextFile:
         """Return the bits of each word's path in the tree of classes, a tab and the word; in the
@@ -162,10 +167,3 @@ class ClassModel:
         bits = [[int(bit) for bit in path.ljust(longest, "2")] for path in self.paths]
         own = {"classes": self.classes, "log_words": self.log_words}
         return self.ngrams.to_tensors() | own | {"paths": np.array(bits, np.int8)}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], end: int) -> "ClassModel":
-        """Restore a model from `to_tensors`; `end` is the class of the end symbol."""
-        ngrams = replace(NgramLanguageModel.from_tensors(tensors), end_id=end)
-        bits = ("".join(map(str, row)).rstrip("2") for row in tensors["paths"].tolist())
-        return cls(ngrams, tensors["classes"], tensors["log_words"], tuple(bits))

@@ -12,7 +12,7 @@ N tokens, F features, H hidden units, O order, V vocabulary, B rows, T positions
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -31,9 +31,11 @@ from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
 from rungwise.models.family import Family, Size, StatefulFamily
+from rungwise.models.fitting import Weights
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective, Origin
 from rungwise.models.ngram_model import NextTokenCounts, NgramLanguageModel, find_ngrams
+from rungwise.models.trained.capabilities import Texts
 from rungwise.models.trained.language_models import CausalModel
 from rungwise.models.transformer.body import NextTokenModel
 
@@ -115,11 +117,7 @@ class CountsAndNetworkConfig(Family):
         return keys
 
     def mix(
-        self,
-        counts: NgramLanguageModel,
-        network: CausalModel,
-        texts: Sequence[Sequence[int]],
-        seed: int,
+        self, counts: NgramLanguageModel, network: CausalModel, texts: Texts, seed: int
     ) -> "CountsAndNetwork":
         """Return the model of both; see `MixingFamily`. Raises DataError without documents."""
         if not sum(map(len, texts)):
@@ -133,9 +131,7 @@ class CountsAndNetworkConfig(Family):
         model.fit_gate(texts, seed)
         return model
 
-    def from_tensors(
-        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
-    ) -> "CountsAndNetwork":
+    def from_tensors(self, tensors: Weights, special: SpecialIds) -> "CountsAndNetwork":
         def select(prefix: str) -> dict[str, NDArray[Any]]:
             names = (name for name in tensors if name.startswith(prefix))
             return {name.removeprefix(prefix): np.array(tensors[name]) for name in names}
@@ -159,7 +155,7 @@ class CountsAndNetworkConfig(Family):
         return _Gate(self.gate != "constant", counts.order)
 
 
-def _load(module: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+def _load(module: nn.Module, arrays: Weights) -> None:
     module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
@@ -217,7 +213,7 @@ class CountsAndNetwork:
     def max_length(self) -> int | None:
         return self.network.max_length
 
-    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
         if not sum(map(len, texts)):
             return [np.zeros(0) for _ in texts]
         counts_N, network_N, features_NF = self._read_texts(texts)
@@ -240,7 +236,7 @@ class CountsAndNetwork:
     def _next_counts(self) -> NextTokenCounts:
         return NextTokenCounts(self.counts)
 
-    def fit_gate(self, texts: Sequence[Sequence[int]], seed: int) -> None:
+    def fit_gate(self, texts: Texts, seed: int) -> None:
         """Fit the gate to these documents by its likelihood."""
         counts_N, network_N, features_NF = self._read_texts(texts)
         gate = self.gate
@@ -277,16 +273,14 @@ class CountsAndNetwork:
         }
         return arrays | {_LONGEST: np.array(self.network.max_length or 0)}
 
-    def _read_texts(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    def _read_texts(self, texts: Texts) -> tuple[Tensor, Tensor, Tensor]:
         """Return the log-probabilities (N,) by counts and by network, and the features (N, F)."""
         counts_N = np.concatenate(self.counts.log_probabilities(texts))
         network_N3 = np.concatenate(self.network.measure_targets(texts, _read_network, 3))
         features_NF = self._make_features(texts, network_N3[:, 1:])
         return torch.from_numpy(counts_N), torch.from_numpy(network_N3[:, 0]), features_NF
 
-    def _make_features(
-        self, texts: Sequence[Sequence[int]], network_N2: NDArray[np.float64]
-    ) -> Tensor:
+    def _make_features(self, texts: Texts, network_N2: NDArray[np.float64]) -> Tensor:
         """Return the features (N, F): the known length one-hot, then how sure both are."""
         counts_N2 = _measure_counts(self.counts, self._branching, texts)
         lengths_NO = np.eye(self.counts.order)[counts_N2[:, 0].astype(np.int64)]
@@ -314,7 +308,7 @@ def _measure_confidence(log_probabilities: Tensor) -> Tensor:
 def _measure_counts(
     model: NgramLanguageModel,
     branching: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
-    texts: Sequence[Sequence[int]],
+    texts: Texts,
 ) -> NDArray[Any]:
     """Return of each token's context how many tokens of it the counts have seen followed by
     something, and about how unsure they are, in nats, (N, 2): the entropy as if what is left to

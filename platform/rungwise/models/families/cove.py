@@ -84,8 +84,8 @@ class CoveConfig(LayeredFamily):
         layers, vectors = format_count(self.num_layers, "layer"), self.embedding_size
         return f"{layers} a direction, hidden size {self.hidden_size}, vectors of {vectors}"
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return Translator(self, TranslatorBody(self, vocab_size, vocab_multiple))
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return Translator(self, TranslatorBody(self, vocab_size))
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return TranslatorBody(self, vocab_size)
@@ -107,8 +107,8 @@ class TranslatorBody(Body):
     name: ClassVar[str] = "cove"
     causal = False
 
-    def __init__(self, config: CoveConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(vocab_size, config.embedding_size, config.dropout, vocab_multiple)
+    def __init__(self, config: CoveConfig, vocab_size: int) -> None:
+        super().__init__(vocab_size, config.embedding_size, config.dropout)
         self.hidden_size, self.widths = config.hidden_size, config.sizes
         self.width = config.sizes[-1]
         self.layers = nn.ModuleList(
@@ -116,7 +116,6 @@ class TranslatorBody(Body):
             for before, _ in itertools.pairwise(config.sizes)
         )
         draw_uniform(self, config.initializer_range)
-        self.clear_padding()
 
     def encode(
         self, ids_BT: Tensor, lengths_B: Tensor | None
@@ -142,13 +141,13 @@ class TranslatorBody(Body):
 class Decoder(nn.Module):
     """Writes a text from the states of another one, word by word."""
 
-    def __init__(self, rows: int, embedding_size: int, width: int, dropout: float) -> None:
+    def __init__(self, config: CoveConfig, vocab_size: int, width: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(rows, embedding_size)
-        self.cell = nn.LSTMCell(embedding_size + width, width)
+        self.embedding = nn.Embedding(vocab_size, config.embedding_size)
+        self.cell = nn.LSTMCell(config.embedding_size + width, width)
         self.score = nn.Linear(width, width, bias=False)  # W_1
         self.joined = nn.Linear(2 * width, width, bias=False)  # W_2
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(
         self, ids_BT: Tensor, states_BSE: Tensor, lengths_B: Tensor, start: tuple[Tensor, Tensor]
@@ -176,10 +175,7 @@ class Translator(TokenOutput):
 
     def __init__(self, config: CoveConfig, body: TranslatorBody) -> None:
         super().__init__(body)
-        table = body.token_embedding
-        self.decoder = Decoder(
-            table.num_embeddings, config.embedding_size, body.width, config.dropout
-        )
+        self.decoder = Decoder(config, body.vocab_size, body.width)
         draw_uniform(self.decoder, config.initializer_range)
         self.output = body.own_output(body.width, config.initializer_range)
         self.bias = nn.Parameter(torch.zeros(body.vocab_size))

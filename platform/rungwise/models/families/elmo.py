@@ -39,7 +39,7 @@ from rungwise.core.wording import format_count
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bidirectional import reverse_places, row_lengths
 from rungwise.models.family import StatefulFamily, Steps
-from rungwise.models.losses.cross_entropy import at_least_float32, padded_size
+from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import BILM, Objective
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.attention import WHOLE, Boundaries
@@ -111,8 +111,8 @@ class ElmoConfig(StatefulFamily):
         layers = format_count(self.num_layers, "layer")
         return f"{layers} a direction, hidden size {self.hidden_size}, cell size {self.cell_size}"
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return ElmoForPretraining(self, vocab_size, vocab_multiple)
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return ElmoForPretraining(self, vocab_size)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Elmo(self, vocab_size)
@@ -402,11 +402,11 @@ class ElmoForPretraining(NextTokenModel):
 
     elmo: Elmo
 
-    def __init__(self, config: ElmoConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+    def __init__(self, config: ElmoConfig, vocab_size: int) -> None:
         super().__init__(Elmo(config, vocab_size))
         D = config.hidden_size
-        self.output = nn.Parameter(torch.zeros(padded_size(vocab_size, vocab_multiple), D))
-        nn.init.normal_(self.output[:vocab_size], std=1 / math.sqrt(D))
+        self.output = nn.Parameter(torch.empty(vocab_size, D))
+        nn.init.normal_(self.output, std=1 / math.sqrt(D))
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         # Per row, left to right: output and cell of each layer.
         self.state_shape = (config.num_layers, D + config.cell_size)

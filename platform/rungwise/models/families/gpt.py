@@ -12,7 +12,6 @@ documents of a packed block unless `crosses_documents` makes it one text, as in 
 Shapes: B batch, T sequence, D hidden, V vocabulary.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -64,8 +63,8 @@ class GptConfig(DecoderFamily):
     def counterparts(cls) -> tuple[Counterpart, ...]:
         return _GPT2, _OPENAI_GPT
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return GptForPretraining(self, vocab_size, vocab_multiple)
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return GptForPretraining(self, vocab_size)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Gpt(self, vocab_size)
@@ -76,14 +75,13 @@ class Gpt(TransformerBody):
 
     name: ClassVar[str] = "gpt"
 
-    def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+    def __init__(self, config: GptConfig, vocab_size: int) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout)
         self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.transformer = Transformer(config.blocks(), causal=True)
         initialise(self, config.initializer_range, truncated=False)
         if config.norm == "pre":
             self.transformer.scale_residuals()
-        self.clear_padding()
 
     def embed(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
@@ -111,8 +109,8 @@ class GptForPretraining(DecoderForPretraining):
 
     gpt: Gpt
 
-    def __init__(self, config: GptConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(config, Gpt(config, vocab_size, vocab_multiple))
+    def __init__(self, config: GptConfig, vocab_size: int) -> None:
+        super().__init__(config, Gpt(config, vocab_size))
         self.crosses_documents = config.crosses_documents
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
@@ -139,11 +137,6 @@ def _check_inner_size(model: Any, config: GptConfig) -> None:
             f"model.intermediate_size is {config.intermediate_size}, and OpenAIGPTLMHeadModel has "
             f"always 4 · hidden_size, here {4 * config.hidden_size}; it cannot be exported"
         )
-
-
-def _read_inner_size(data: Mapping[str, Any]) -> dict[str, Any]:
-    inner = data.get("n_inner")
-    return {"intermediate_size": 4 * data["n_embd"] if inner is None else inner}
 
 
 _LAYERS = {
@@ -193,7 +186,7 @@ _GPT2 = Counterpart(
         "add_cross_attention": (False,),
     },
     keys=lambda config: {"n_inner": config.intermediate_size},
-    values=_read_inner_size,
+    values=lambda data: {"intermediate_size": data.get("n_inner") or 4 * data["n_embd"]},
     check=refuse_output_bias,
 )
 _OPENAI_GPT = replace(

@@ -58,13 +58,11 @@ class LlamaConfig(DecoderFamily):
     def counterparts(cls) -> tuple[Counterpart, ...]:
         return _LLAMA, _QWEN3
 
-    @property
-    def own_head_size(self) -> int | None:
-        return self.head_size
-
     def layer(self, number: int) -> Layer:
+        plain = super().layer(number)
         return replace(
-            super().layer(number),
+            plain,
+            head_size=self.head_size or plain.head_size,
             epsilon=self.norm_epsilon,
             num_key_value_heads=self.num_key_value_heads or self.num_heads,
             biases=False,
@@ -74,8 +72,8 @@ class LlamaConfig(DecoderFamily):
             rotary_base=self.rotary_base,
         )
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return LlamaForPretraining(self, vocab_size, vocab_multiple)
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return LlamaForPretraining(self, vocab_size)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Llama(self, vocab_size)
@@ -86,12 +84,11 @@ class Llama(TransformerBody):
 
     name: ClassVar[str] = "llama"
 
-    def __init__(self, config: LlamaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+    def __init__(self, config: LlamaConfig, vocab_size: int) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout)
         self.transformer = Transformer(config.blocks(), causal=True)
         initialise(self, config.initializer_range, truncated=False)
         self.transformer.scale_residuals()
-        self.clear_padding()
 
     def embed(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
@@ -107,8 +104,8 @@ class LlamaForPretraining(DecoderForPretraining):
 
     llama: Llama
 
-    def __init__(self, config: LlamaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        body = Llama(config, vocab_size, vocab_multiple)
+    def __init__(self, config: LlamaConfig, vocab_size: int) -> None:
+        body = Llama(config, vocab_size)
         super().__init__(config, body)
         bound = config.initializer_range * 3**0.5  # a uniform of the same standard deviation
         self.output = None if config.tied else body.own_output(config.hidden_size, bound)

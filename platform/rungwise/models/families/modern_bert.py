@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import DataError
 from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Modules, read_rotary_base
-from rungwise.models.families.bert import EncoderFamily, MlmHead, reading_direction
+from rungwise.models.families.bert import LEFT_TO_RIGHT, EncoderFamily, MlmHead, reading_direction
 from rungwise.models.losses.masked_variants import HYBRID, REPLACED_TOKENS, SPAN_DENOISING
-from rungwise.models.losses.objectives import LEFT_TO_RIGHT, MLM, Objective
+from rungwise.models.losses.objectives import MLM, Objective
 from rungwise.models.losses.sentences import TEXT_VECTORS
 from rungwise.models.transformer.attention import Activation, Layer
 from rungwise.models.transformer.block import Transformer, initialise
@@ -75,8 +75,8 @@ class ModernBertConfig(EncoderFamily):
     def page_name(self, objective: Objective) -> str:
         return f"{reading_direction(objective)}ModernBERT"
 
-    def stack(self, vocab_size: int, vocab_multiple: int = 1, *, causal: bool) -> "ModernBert":
-        return ModernBert(self, vocab_size, vocab_multiple, causal)
+    def stack(self, vocab_size: int, *, causal: bool) -> "ModernBert":
+        return ModernBert(self, vocab_size, causal)
 
     def head(self, vocab_size: int) -> MlmHead:
         epsilon = self.layer_norm_epsilon
@@ -88,16 +88,13 @@ class ModernBert(TransformerBody):
 
     name: ClassVar[str] = "modern_bert"
 
-    def __init__(
-        self, config: ModernBertConfig, vocab_size: int, vocab_multiple: int, causal: bool
-    ) -> None:
-        super().__init__(vocab_size, config.hidden_size, config.dropout, vocab_multiple)
+    def __init__(self, config: ModernBertConfig, vocab_size: int, causal: bool) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout)
         self.causal = causal
         self.embedding_norm = config.layer(0).new_norm()
         self.transformer = Transformer(config.blocks(), causal)
         initialise(self, config.initializer_range)
         self.transformer.scale_residuals()
-        self.clear_padding()
 
     def embed(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None

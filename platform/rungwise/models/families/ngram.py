@@ -6,10 +6,9 @@ Each document starts a new context, like a line in kenlm; n-grams inside it may 
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from rungwise.core.errors import ConfigError
@@ -103,9 +102,7 @@ class NgramConfig(Family):
                 f"mixture) to {order}"
             )
 
-    def from_tensors(
-        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
-    ) -> NgramLanguageModel:
+    def from_tensors(self, tensors: Weights, special: SpecialIds) -> NgramLanguageModel:
         return dataclasses.replace(NgramLanguageModel.from_tensors(tensors), end_id=special.end)
 
     split = staticmethod(ngram_tables.split_table)

@@ -114,8 +114,8 @@ class NnlmConfig(ContextFamily):
             f"{self.hidden_size}, {past} direct connections{self.output.describe()}"
         )
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        body = Nnlm(self, vocab_size, vocab_multiple)
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        body = Nnlm(self, vocab_size)
         return NextWordModel(body, self.output, self.output_size, self.initializer_range)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
@@ -131,14 +131,9 @@ class ContextBody(Body):
     """The vectors of the words at `offsets` from each, joined; a learnt one where none is."""
 
     def __init__(
-        self,
-        vocab_size: int,
-        embedding_size: int,
-        dropout: float,
-        vocab_multiple: int,
-        offsets: Sequence[int],
+        self, vocab_size: int, embedding_size: int, dropout: float, offsets: Sequence[int]
     ) -> None:
-        super().__init__(vocab_size, embedding_size, dropout, vocab_multiple)
+        super().__init__(vocab_size, embedding_size, dropout)
         self.offsets = tuple(offsets)
         self.missing_embedding = nn.Embedding(1, embedding_size)
 
@@ -172,15 +167,14 @@ class Nnlm(ContextBody):
 
     name: ClassVar[str] = "nnlm"
 
-    def __init__(self, config: NnlmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+    def __init__(self, config: NnlmConfig, vocab_size: int) -> None:
         M, D, bound = config.embedding_size, config.hidden_size, config.initializer_range
-        super().__init__(vocab_size, M, config.dropout, vocab_multiple, config.offsets)
+        super().__init__(vocab_size, M, config.dropout, config.offsets)
         self.hidden_size, self.width = D, max(M, D)
         self.direct = config.direct
         self.hidden = nn.Linear(config.context_size, D)
         draw_uniform(self, bound)
         nn.init.zeros_(self.hidden.bias)
-        self.clear_padding()
 
     def activate(self, x_BTX: Tensor) -> Tensor:
         """Return o (B, T, D) of x."""
@@ -227,8 +221,8 @@ class LogBilinearConfig(ContextFamily):
             f"{self.output.describe()}{tied}"
         )
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        body = LogBilinear(self, vocab_size, vocab_multiple)
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        body = LogBilinear(self, vocab_size)
         sizes = self.embedding_size, self.initializer_range
         return NextWordModel(body, self.output, *sizes, self.tied)
 
@@ -246,14 +240,12 @@ class LogBilinear(ContextBody):
 
     name: ClassVar[str] = "log_bilinear"
 
-    def __init__(self, config: LogBilinearConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        sizes = vocab_size, config.embedding_size, config.dropout, vocab_multiple
-        super().__init__(*sizes, config.offsets)
+    def __init__(self, config: LogBilinearConfig, vocab_size: int) -> None:
+        super().__init__(vocab_size, config.embedding_size, config.dropout, config.offsets)
         rows = 1 if config.diagonal else config.embedding_size
         self.maps = nn.Linear(config.context_size, rows, bias=False)
         self.diagonal = config.diagonal
         draw_uniform(self, config.initializer_range)
-        self.clear_padding()
 
     def predict(self, ids_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:
         """Return r (B, T, M) at each token."""
@@ -293,7 +285,7 @@ class BigramConfig(Family):
     def describe(self) -> str:
         return "order 2, 1 weight for each pair of words"
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
         return Bigram(vocab_size)
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> "BigramModel":

@@ -99,18 +99,18 @@ class RecurrentFamily(StatefulFamily):
         output = self.output.describe() + ("" if self.tied else ", output not tied")
         return f"{format_count(self.num_layers, 'layer')}, hidden size {self.hidden_size}{output}"
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
         module = Autoencoder if objective is AUTOENCODER else RecurrentForPretraining
-        return module(self, self.layers(vocab_size, vocab_multiple))
+        return module(self, self.layers(vocab_size))
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         # An encoder has only the dropout that fine-tuning sets.
         plain = self.model_copy(update={"word_dropout": 0.0, "recurrent_dropout": 0.0})
         return plain.layers(vocab_size)
 
-    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> "Recurrent":
+    def layers(self, vocab_size: int) -> "Recurrent":
         """Build the token table and the cells above it."""
-        return Recurrent(self, vocab_size, vocab_multiple)
+        return Recurrent(self, vocab_size)
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the G gates of each layer over its input of A and its state of D units, and the
@@ -166,9 +166,9 @@ class Recurrent(Body):
     # Gradients go back so many tokens; None: to the beginning of the row.
     gradient_length: int | None = None
 
-    def __init__(self, config: RecurrentFamily, vocab_size: int, vocab_multiple: int = 1) -> None:
+    def __init__(self, config: RecurrentFamily, vocab_size: int) -> None:
         sizes, bound = config.sizes, config.initializer_range
-        super().__init__(vocab_size, sizes[0], config.dropout, vocab_multiple)
+        super().__init__(vocab_size, sizes[0], config.dropout)
         self.name = config.kind  # pyright: ignore[reportAttributeAccessIssue]
         self.hidden_size, self.width, self.widths = config.hidden_size, sizes[-1], sizes
         self.parts = 2 if config.cells is nn.LSTM else 1  # of a state: the output, and the cell
@@ -180,7 +180,6 @@ class Recurrent(Body):
             for before, after in itertools.pairwise(sizes)
         )
         draw_uniform(self, bound)
-        self.clear_padding()
 
     def encode(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[list[Tensor], Tensor]:
         """Return the embeddings and each layer's output, (B, T, D) each, and the last state."""
@@ -237,9 +236,8 @@ class Recurrent(Body):
         vector_BTD = self.token_embedding(ids_BT)
         if not (self.training and self.word_dropout):
             return vector_BTD
-        rows = self.token_embedding.num_embeddings
-        kept_P = functional.dropout(vector_BTD.new_ones(rows), self.word_dropout)
-        return vector_BTD * kept_P[ids_BT][:, :, None]
+        kept_V = functional.dropout(vector_BTD.new_ones(self.vocab_size), self.word_dropout)
+        return vector_BTD * kept_V[ids_BT][:, :, None]
 
     def _unpacked(self, state_BSD: Tensor) -> Any:
         """Return a layer's state in PyTorch's form: a tensor (1, B, D), or a tuple of them."""
@@ -327,23 +325,23 @@ class AwdLstmConfig(RecurrentFamily):
     def describe(self) -> str:
         return f"{super().describe()}, embedding size {self.embedding_size}"
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return AwdLstmForPretraining(self, self.layers(vocab_size, vocab_multiple))
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return AwdLstmForPretraining(self, self.layers(vocab_size))
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         """Fine-tuning keeps the dropouts inside; it has word dropout and truncation of its own."""
         config = self.model_copy(update={"word_dropout": 0.0, "gradient_length": None})
         return config.layers(vocab_size)
 
-    def layers(self, vocab_size: int, vocab_multiple: int = 1) -> Recurrent:
-        return AwdLstm(self, vocab_size, vocab_multiple)
+    def layers(self, vocab_size: int) -> Recurrent:
+        return AwdLstm(self, vocab_size)
 
 
 class AwdLstm(Recurrent):
     """The layers without the output."""
 
-    def __init__(self, config: AwdLstmConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
-        super().__init__(config, vocab_size, vocab_multiple)
+    def __init__(self, config: AwdLstmConfig, vocab_size: int) -> None:
+        super().__init__(config, vocab_size)
         self.input_dropout = RowDropout(config.input_dropout)
         self.hidden_dropout = RowDropout(config.hidden_dropout)
         self.gradient_length = config.gradient_length

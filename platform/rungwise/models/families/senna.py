@@ -31,6 +31,7 @@ from rungwise.models.families.nnlm import ContextBody
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, BatchShapes, Meaning, Objective, Part
+from rungwise.models.trained.capabilities import Texts
 from rungwise.models.trained.language_models import TrainedModule
 from rungwise.models.transformer.attention import real_places
 from rungwise.models.transformer.body import Body, OnBody
@@ -76,8 +77,8 @@ class SennaConfig(LayeredFamily):
             f"{self.hidden_size}"
         )
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return SennaForPretraining(Senna(self, vocab_size, vocab_multiple))
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return SennaForPretraining(Senna(self, vocab_size))
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return Senna(self, vocab_size)
@@ -97,18 +98,17 @@ class Senna(ContextBody):
     name: ClassVar[str] = "senna"
     causal = False
 
-    def __init__(self, config: SennaConfig, vocab_size: int, vocab_multiple: int = 1) -> None:
+    def __init__(self, config: SennaConfig, vocab_size: int) -> None:
         M, D, N = config.embedding_size, config.hidden_size, config.window
         reach = N // 2
         offsets = range(-reach, reach + 1)
-        super().__init__(vocab_size, M, config.dropout, vocab_multiple, offsets)
+        super().__init__(vocab_size, M, config.dropout, offsets)
         self.hidden_size, self.width = D, max(M, D)
         self.hidden = nn.Linear(N * M, D)
         for weight in (self.token_embedding.weight, self.missing_embedding.weight):
             nn.init.normal_(weight, std=M**-0.5)
         nn.init.normal_(self.hidden.weight, std=(N * M) ** -0.5)
         nn.init.zeros_(self.hidden.bias)
-        self.clear_padding()
 
     def middle(self, vectors: Tensor) -> Tensor:
         """Return what vectors (..., M) in the middle contribute to the hidden layer, (..., D)."""
@@ -166,11 +166,9 @@ class SennaModel(TrainedModule):
     end: int
 
     @torch.no_grad()
-    def ranks(
-        self, texts: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
-    ) -> Iterator[NDArray[np.float64]]:
-        senna, V = self.module.senna, self.vocab_size
-        every_VD = senna.middle(senna.token_embedding.weight[:V])
+    def ranks(self, texts: Texts, places: Sequence[Sequence[int]]) -> Iterator[NDArray[np.float64]]:
+        senna = self.module.senna
+        every_VD = senna.middle(senna.token_embedding.weight)
         at_once = max(1, _MOST_UNITS // every_VD.numel())
         for text, positions in zip(texts, places, strict=True):
             ids_1T = torch.tensor([[self.end, *text]], device=every_VD.device)

@@ -37,6 +37,7 @@ from rungwise.models.counterpart import Architecture, Counterpart, SentenceModul
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import SENTENCES, SentenceHead
+from rungwise.models.trained.capabilities import Texts, Words
 from rungwise.models.trained.encoders import EncodedWords, LayeredEncoder
 from rungwise.models.transformer.attention import Layer
 from rungwise.models.transformer.block import (
@@ -148,8 +149,8 @@ class SentenceEncoderConfig(LayeredFamily):
         block = Layer(D, heads, 4 * D, "pre", "gelu", 1e-5, self.dropout, heads, D // heads)
         return [block] * self.num_layers
 
-    def build(self, vocab_size: int, objective: Objective, vocab_multiple: int = 1) -> nn.Module:
-        return SentenceModel(self, vocab_size, objective, vocab_multiple)
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return SentenceModel(self, vocab_size, objective)
 
     def body(self, vocab_size: int, objective: Objective) -> Body:
         return SentenceBody(self, vocab_size)
@@ -182,11 +183,9 @@ class SentenceBody(Body):
 
     name: ClassVar[str] = "sentence"
 
-    def __init__(
-        self, config: SentenceEncoderConfig, vocab_size: int, vocab_multiple: int = 1
-    ) -> None:
+    def __init__(self, config: SentenceEncoderConfig, vocab_size: int) -> None:
         M, D, number = config.embedding_size, config.hidden_size, config.num_layers
-        super().__init__(vocab_size, M, config.dropout, vocab_multiple)
+        super().__init__(vocab_size, M, config.dropout)
         self.hidden_size = D
         self.pooling: Pooling = config.pooling or _POOLING.get(config.network, "last")
         self.causal = config.cell is not None and config.directions == 1
@@ -212,7 +211,6 @@ class SentenceBody(Body):
             initialise(self.transformer, _BLOCK_RANGE)
             # States of length sqrt(D) would give scores of hundreds, and a loss as high.
             nn.init.constant_(self.transformer.final_norm.weight, config.initializer_range)  # pyright: ignore[reportArgumentType]
-        self.clear_padding()
 
     def forward(self, ids_NL: Tensor, lengths_N: Tensor) -> Tensor:
         """Return the vectors (N, D); that of a sentence of no tokens means nothing."""
@@ -280,18 +278,14 @@ class SentenceModel(OnBody):
     purpose = "vectors"
 
     def __init__(
-        self,
-        config: SentenceEncoderConfig,
-        vocab_size: int,
-        objective: Objective,
-        vocab_multiple: int = 1,
+        self, config: SentenceEncoderConfig, vocab_size: int, objective: Objective
     ) -> None:
-        super().__init__(SentenceBody(config, vocab_size, vocab_multiple))
+        super().__init__(SentenceBody(config, vocab_size))
         self.other = None
         heads = _heads(objective, config)
         D, bound = config.hidden_size, config.initializer_range
         if any(head.encoders > 1 for head in heads):
-            self.other = SentenceBody(config, vocab_size, vocab_multiple)
+            self.other = SentenceBody(config, vocab_size)
         texts = [str(text) for head in heads for text in head.writes]
         self.writers = nn.ModuleDict({text: Writer(config) for text in texts})
         draw_uniform(self.writers, bound)
@@ -331,7 +325,7 @@ class SentenceVectorModel:
     longest_text: int | None = None
 
     @torch.no_grad()
-    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:
         """Return the vectors (N, E), of both encoders if there are two; zeros for no tokens."""
         encoders = [each for each in (self.module.body, self.module.other) if each is not None]
         device = next(self.module.parameters()).device
@@ -352,9 +346,7 @@ class SentenceVectorModel:
             whole[places] = np.concatenate(parts)
         return whole
 
-    def word_layers(
-        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
-    ) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
         encoder = LayeredEncoder(self.module.body, None, 0)
         return EncodedWords(encoder, None, None).word_layers(texts, words)
 
@@ -383,13 +375,10 @@ def _check_modules(model: SentenceModel, config: SentenceEncoderConfig) -> None:
     )
 
 
-def _word_vectors(body: SentenceBody) -> Tensor:
-    return body.token_embedding.weight.detach()[: body.vocab_size]
-
-
 def _list_modules(model: SentenceModel) -> list[SentenceModule]:
     body = cast(SentenceBody, model.body)
-    modules = [SentenceModule("StaticEmbedding", tensors={"embedding.weight": _word_vectors(body)})]
+    table = body.word_table()
+    modules = [SentenceModule("StaticEmbedding", tensors={"embedding.weight": table.detach()})]
     for layer in cast(Sequence[nn.Linear], body.layers):
         settings = {
             "out_features": layer.out_features,
@@ -406,7 +395,7 @@ def _compute_tensors(body: SentenceBody, config: SentenceEncoderConfig) -> dict[
     """The states of the body, and zeros for heads that nothing reads."""
     D, heads = config.hidden_size, config.num_layers * config.num_heads
     return {
-        "sentence.token_embedding.weight": _word_vectors(body) * D**0.5,
+        "sentence.token_embedding.weight": body.word_table().detach() * D**0.5,
         "sentence.position_embedding.weight": sinusoid_positions(_LONGEST, D),
         "pooler.weight": torch.zeros(D, D),
         "pooler.bias": torch.zeros(D),

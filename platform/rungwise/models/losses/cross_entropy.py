@@ -1,6 +1,6 @@
 """Cross entropy over a large vocabulary at every position, without holding all logits.
 
-Above `most_logits`, tokens are processed in chunks, and each chunk is turned into its part of the
+Above `MOST_LOGITS`, tokens are processed in chunks, and each chunk is turned into its part of the
 gradients in the forward pass (fused linear cross entropy: Hsu et al. 2024, "Liger Kernel",
 arXiv:2410.10989), which saves computing its logits again. With e = exp(logits - max), s its row
 sums and w the weights,
@@ -8,7 +8,7 @@ sums and w the weights,
     d total / d hidden = (w / s) · (e - s · [target]) · W
     d total / d W      = (e - s · [target])ᵀ · (w / s) · hidden
 
-Shapes: X tokens, R rows of a chunk, D hidden, V vocabulary, P rows of the output matrix.
+Shapes: X tokens, R rows of a chunk, D hidden, V vocabulary, P rows of the padded output matrix.
 """
 
 from abc import ABC, abstractmethod
@@ -224,7 +224,7 @@ def _is_first(logits_RV: Tensor, is_most_R1: Tensor, targets_R: Tensor) -> Tenso
 
 
 _PRODUCT_MULTIPLE = 64
-MOST_LOGITS = 1 << 30  # 4 GiB in float32
+MOST_LOGITS = 1 << 30  # held at a time: 4 GiB in float32
 _CACHED_LOGITS = 1 << 23  # 32 MiB; with fewer the output matrix is read too often
 
 
@@ -233,11 +233,6 @@ class TokenSums(NamedTuple):
 
     total: Tensor  # () nats
     correct: Tensor  # ()
-
-
-def padded_size(vocab_size: int, multiple: int) -> int:
-    """Round the vocabulary up: matrix products are faster at multiples of 64."""
-    return -(-vocab_size // multiple) * multiple
 
 
 def sum_weighted_losses(logits_XV: Tensor, targets_X: Tensor, weights_X: Tensor) -> TokenSums:
@@ -255,28 +250,25 @@ def sum_weighted_losses(logits_XV: Tensor, targets_X: Tensor, weights_X: Tensor)
 
 def token_sums(
     hidden_XD: Tensor,
-    weight_PD: Tensor,
+    weight_VD: Tensor,
     bias_V: Tensor | None,
     targets_X: Tensor,
     weights_X: Tensor,
-    vocab_size: int,
-    most_logits: int,
 ) -> TokenSums:
-    """Compute `sum_weighted_losses` of `output_logits`, holding at most `most_logits` at a time."""
-    X = len(hidden_XD)
+    """Compute `sum_weighted_losses` of `output_logits`, holding at most `MOST_LOGITS` at a time."""
+    X, V = len(hidden_XD), len(weight_VD)
     sums_of = Traced
-    rows = -(-X // max(1, min(-(-X * vocab_size // most_logits), X)))
+    rows = -(-X // max(1, min(-(-X * V // MOST_LOGITS), X)))
     if _is_plain_cpu(hidden_XD):
         # A chunk passes over its logits and the gradient of the whole output matrix; with fewer
         # rows than D the second would cost more.
         sums_of = InCache
-        rows = max(_CACHED_LOGITS // vocab_size, hidden_XD.shape[1])
-        rows = max(1, min(X, rows, most_logits // vocab_size))
+        rows = max(_CACHED_LOGITS // V, hidden_XD.shape[1])
+        rows = max(1, min(X, rows, MOST_LOGITS // V))
     elif rows == X:
-        return sum_weighted_losses(
-            output_logits(hidden_XD, weight_PD, bias_V, vocab_size), targets_X, weights_X
-        )
-    weight_PD = _pad(hidden_XD, weight_PD)
+        logits_XV = output_logits(hidden_XD, weight_VD, bias_V)
+        return sum_weighted_losses(logits_XV, targets_X, weights_X)
+    weight_PD = _pad(hidden_XD, weight_VD)
     if not torch.is_grad_enabled():  # parameters still say that they want gradients
         hidden_XD, weight_PD = hidden_XD.detach(), weight_PD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
@@ -286,28 +278,25 @@ def token_sums(
     dtype = torch.get_autocast_dtype(kind) if narrow else hidden_XD.dtype
     with torch.autocast(kind, enabled=False):
         outputs = FusedLoss.apply(
-            hidden_XD, weight_PD, bias_V, targets_X, weights_X, vocab_size, rows, dtype, sums_of
+            hidden_XD, weight_PD, bias_V, targets_X, weights_X, V, rows, dtype, sums_of
         )
     assert isinstance(outputs, tuple)
     return TokenSums(*outputs)
 
 
-def output_logits(
-    hidden: Tensor, weight_PD: Tensor, bias_V: Tensor | None, vocab_size: int
-) -> Tensor:
+def output_logits(hidden: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
     """Return the logits (..., V). On a GPU the matrix is padded to a multiple of 64 rows for a
     faster product, and the extra logits are cut off."""
-    weight_PD = _pad(hidden, weight_PD)
+    V, weight_PD = len(weight_VD), _pad(hidden, weight_VD)
     if bias_V is not None:
-        bias_V = functional.pad(bias_V, (0, len(weight_PD) - vocab_size))
-    return functional.linear(hidden, weight_PD, bias_V)[..., :vocab_size]
+        bias_V = functional.pad(bias_V, (0, len(weight_PD) - V))
+    return functional.linear(hidden, weight_PD, bias_V)[..., :V]
 
 
-def _pad(hidden: Tensor, weight_PD: Tensor) -> Tensor:
+def _pad(hidden: Tensor, weight_VD: Tensor) -> Tensor:
     if not is_gpu(hidden):
-        return weight_PD
-    rows = padded_size(len(weight_PD), _PRODUCT_MULTIPLE)
-    return functional.pad(weight_PD, (0, 0, 0, rows - len(weight_PD)))
+        return weight_VD
+    return functional.pad(weight_VD, (0, 0, 0, -len(weight_VD) % _PRODUCT_MULTIPLE))
 
 
 def at_least_float32(logits: Tensor) -> Tensor:

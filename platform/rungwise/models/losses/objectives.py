@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ class EncoderHead(ModelHead, ABC):
     """A head of an `EncoderFamily` (families/bert.py)."""
 
     @abstractmethod
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
+    def build(self, family: Any, vocab_size: int) -> nn.Module:
         """Build the model, with random weights."""
 
     @abstractmethod
@@ -53,8 +53,8 @@ class MaskedTokensHead(EncoderHead):
 
     pairs: bool = False
 
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
-        return family.masked(vocab_size, vocab_multiple, self.pairs)
+    def build(self, family: Any, vocab_size: int) -> nn.Module:
+        return family.masked(vocab_size, self.pairs)
 
     def flops(self, family: Any, V: int, T: int, M: float) -> float:
         """Count the blocks, the MLM head at M positions, and pooler and NSP once per sequence:
@@ -68,30 +68,22 @@ class MaskedTokensHead(EncoderHead):
         return tokens + (6 / T * (D * D + 2 * D) if self.pairs else 0.0)
 
 
-class NextTokenHead(EncoderHead):
-    """The head for tokens on every state of a causal body."""
-
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
-        return family.next_token(vocab_size, vocab_multiple)
-
-    def flops(self, family: Any, V: int, T: int, M: float) -> float:
-        return family.stack_flops(T, True) + _token_flops(family, V, T, T)
-
-
 @dataclass(frozen=True, kw_only=True)
 class OwnHead(EncoderHead):
-    """A model of the objective, which reads both ways and has the family's head for tokens."""
+    """A model of the objective with the family's head for tokens. With `causal` it reads from the
+    left and predicts a token from every state."""
 
+    causal: bool = False
     make: Callable[[Any, Any, Any], nn.Module]  # takes the family, its body and its head
     more_flops: MoreFlops = lambda *_: 0.0
 
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
-        body = family.stack(vocab_size, vocab_multiple, causal=False)
+    def build(self, family: Any, vocab_size: int) -> nn.Module:
+        body = family.stack(vocab_size, causal=self.causal)
         return self.make(family, body, family.head(vocab_size))
 
     def flops(self, family: Any, V: int, T: int, M: float) -> float:
-        tokens = family.stack_flops(T, False) + _token_flops(family, V, T, M)
-        return tokens + self.more_flops(family, V, T, M)
+        head = _token_flops(family, V, T, T if self.causal else M)
+        return family.stack_flops(T, self.causal) + head + self.more_flops(family, V, T, M)
 
 
 def _token_flops(family: Any, V: int, T: int, predicted: float) -> float:
@@ -100,16 +92,6 @@ def _token_flops(family: Any, V: int, T: int, predicted: float) -> float:
 
 
 _MIXED = "+"  # between the names of the objectives of a mixture
-
-
-class CarriesState(Protocol):
-    """A model that reads a text block by block and carries its state; S is `state_shape`."""
-
-    state_shape: tuple[int, ...]  # of one row; the state is zeros where a text begins
-
-    def __call__(self, rows: CausalBatch[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the two sums of `token_sums` and the state (B, S) after the last token."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -401,7 +383,6 @@ CAUSAL = Objective(
     loss=Loss(_token_counts, _token_outputs),
     meaning=Meaning.CODE_LENGTH,
 )
-LEFT_TO_RIGHT = dataclasses.replace(CAUSAL, name="left_to_right", head=NextTokenHead())
 BIDIRECTIONAL = dataclasses.replace(
     CAUSAL,
     name="bidirectional",

@@ -11,8 +11,8 @@ All are exact distributions. Which word is where is stored in buffers beside the
 from the training text (`arrange`). A prediction counts as correct if the likelier class, word or
 side of each choice leads to the word.
 
-Shapes: X tokens, D width, V vocabulary, P rows of the output matrix, C classes, L leaves, N nodes,
-K nodes of the longest path, R pairs of a token and a leaf.
+Shapes: X tokens, D width, V vocabulary, C classes, L leaves, N nodes, K nodes of the longest path,
+R pairs of a token and a leaf.
 """
 
 import copy
@@ -109,7 +109,7 @@ class TreeOutput(Config):
 OutputConfig = Annotated[SoftmaxOutput | ClassesOutput | TreeOutput, Field(discriminator="kind")]
 
 
-Words = tuple[Tensor, Tensor | None]  # the rows (P, D) and biases (V,) of the softmax
+Words = tuple[Tensor, Tensor | None]  # the rows (V, D) and biases (V,) of the softmax
 
 
 class FactoredOutput(nn.Module, ABC):
@@ -151,7 +151,7 @@ class WordClasses(FactoredOutput):
         self.bias = nn.Parameter(torch.zeros(C))
         self.register_buffer("order", torch.zeros(V, dtype=torch.int64))
         self.register_buffer("sizes", torch.zeros(C, dtype=torch.int64))
-        self._place(word_trees.equal_classes(V, C))
+        self._place(np.random.default_rng(0).permutation(V) % C)  # sizes differ by at most 1
 
     def _place(self, class_V: Any) -> None:
         order_V = np.argsort(class_V, kind="stable")
@@ -176,7 +176,7 @@ class WordClasses(FactoredOutput):
     def sums(
         self, states_XD: Tensor, words: Words, targets_X: Tensor, weights_X: Tensor
     ) -> TokenSums:
-        table_PD, bias_V = words
+        table_VD, bias_V = words
         assert bias_V is not None
         numbers_C = torch.arange(len(self.sizes), device=self.order.device)
         class_V = torch.empty_like(self.order)
@@ -195,7 +195,7 @@ class WordClasses(FactoredOutput):
         parts = zip(
             states_XD.split(tokens_C),
             place_V[targets_X].split(tokens_C),
-            table_PD.index_select(0, self.order).split(self.sizes.tolist()),
+            table_VD.index_select(0, self.order).split(self.sizes.tolist()),
             bias_V.index_select(0, self.order).split(self.sizes.tolist()),
             strict=True,
         )
@@ -209,7 +209,7 @@ class WordClasses(FactoredOutput):
         return TokenSums((losses_X * weights_X).sum(), (right_X * weights_X).sum())
 
     def log_probabilities(self, states_XD: Tensor, words: Words) -> Tensor:
-        logits_XV = output_logits(states_XD, *words, len(self.order))
+        logits_XV = output_logits(states_XD, *words)
         class_XC = functional.linear(states_XD, self.table, self.bias)
         log_XC = at_least_float32(class_XC).log_softmax(-1)
         parts = at_least_float32(logits_XV[:, self.order]).split(self.sizes.tolist(), dim=1)

@@ -37,12 +37,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.instances.batch import LabelledPairs, MaskedBatch, SentenceRuns, TextPairs
-from rungwise.models.losses.cross_entropy import (
-    MOST_LOGITS,
-    TokenSums,
-    at_least_float32,
-    token_sums,
-)
+from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32, token_sums
 from rungwise.models.losses.objectives import (
     MLM,
     BatchShapes,
@@ -197,15 +192,8 @@ def _states_and_words(
 
 def _word_sums(model: Any, pieces: Sequence[tuple[Tensor, Tensor]]) -> TokenSums:
     states_XD, words_X = (torch.cat(parts) for parts in zip(*pieces, strict=True))
-    return token_sums(
-        states_XD,
-        model.output.weight,
-        model.output_bias,
-        words_X,
-        torch.ones_like(words_X, dtype=states_XD.dtype),
-        model.body.vocab_size,
-        MOST_LOGITS,
-    )
+    weights_X = torch.ones_like(words_X, dtype=states_XD.dtype)
+    return token_sums(states_XD, model.output.weight, model.output_bias, words_X, weights_X)
 
 
 SKIP_THOUGHTS = replace(
@@ -296,7 +284,7 @@ class VectorHead(EncoderHead):
     make: Callable[[Any, Any], nn.Module]  # takes the family and its body
     more_flops: MoreFlops = lambda *_: 0.0
 
-    def build(self, family: Any, vocab_size: int, vocab_multiple: int) -> nn.Module:
+    def build(self, family: Any, vocab_size: int) -> nn.Module:
         family = family.model_copy(update={"dropout": family.dropout or self.dropout})
         return self.make(family, family.stack(vocab_size, causal=False))
 
@@ -412,8 +400,6 @@ class SentenceAutoencoder(SentenceEncoder):
             None,
             whole_BT[:, 1:].flatten(),
             real_places(whole_BT.shape[1], whole_lengths_B)[:, 1:].flatten().to(states_BTD.dtype),
-            body.vocab_size,
-            MOST_LOGITS,
         )
 
 

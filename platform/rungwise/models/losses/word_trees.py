@@ -45,11 +45,6 @@ def count_words(text: Text, vocab_size: int) -> Counts:
     return counts_V
 
 
-def equal_classes(vocab_size: int, classes: int) -> NDArray[np.int64]:
-    """Return the class of each word, (V,), whose sizes differ by at most 1."""
-    return np.random.default_rng(0).permutation(vocab_size) % classes
-
-
 def frequency_classes(counts_V: Counts, classes: int) -> NDArray[np.int64]:
     """Return the class of each word, (V,): by falling count, a class is closed when it has its
     share of the occurrences that are left, and in time for each class to have a word."""

@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+Texts = Sequence[Sequence[int]]  # the ids of each
+Words = Sequence[Sequence[range]]  # of each text, the places of each word's tokens
+
 
 @runtime_checkable
 class LanguageModel(Protocol):
@@ -23,7 +26,7 @@ class LanguageModel(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
         """Return the natural log-probability of each token, one array per text. A text is the ids
         of one document without special tokens, or with the end symbol to have it predicted too.
         Long texts are read in windows (`windows` in language_models.py)."""
@@ -35,7 +38,7 @@ class HidesWords(Protocol):
     """Can mask the rest of a word while it predicts one of the word's tokens."""
 
     def log_probabilities_in_words(
-        self, texts: Sequence[Sequence[int]], word_starts: Sequence[Sequence[bool]]
+        self, texts: Texts, word_starts: Sequence[Sequence[bool]]
     ) -> list[NDArray[np.float64]]:
         """Like `LanguageModel.log_probabilities`, but hide the later tokens of a word: PLL-word-l2r
         (Kauf & Ivanova 2023, arXiv:2305.10588). `word_starts` marks the first tokens of words."""
@@ -58,9 +61,7 @@ class WordVectors(Protocol):
 class RanksWords(Protocol):
     """Scores every word of the vocabulary in the place of a word, without probabilities."""
 
-    def ranks(
-        self, texts: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
-    ) -> Iterator[NDArray[np.float64]]:
+    def ranks(self, texts: Texts, places: Sequence[Sequence[int]]) -> Iterator[NDArray[np.float64]]:
         """Yield, for each text, the ranks among all words of those at these places: 1 for the
         highest score; words of equal score share their mean rank."""
         ...
@@ -74,9 +75,7 @@ class ContextWordVectors(Protocol):
     @property
     def longest_text(self) -> int | None: ...
 
-    def word_layers(
-        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
-    ) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
         """Return the vectors (K, N, E) of the words of all texts, in each of K layers. A word is
         the range of its tokens in its text; one without tokens has zeros."""
         ...
@@ -86,7 +85,7 @@ class ContextWordVectors(Protocol):
 class SentenceVectors(Protocol):
     """Has one vector per text, by the family's own pooling or inference."""
 
-    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:
         """Return the vectors (N, E) of texts, given as ids without special tokens."""
         ...
 
@@ -118,15 +117,6 @@ class ReadsSpelling(Protocol):
 
     def spell(self, tokens: Sequence[bytes], end: int) -> None:
         """Store how tokens are written, before training; `end` is the one between documents."""
-        ...
-
-
-@runtime_checkable
-class BeginsAt(Protocol):
-    """A model to be trained that can begin with a guess without context."""
-
-    def set_word_shares(self, shares_V: Tensor) -> bool:
-        """Let it predict these shares (V,) before training. Return False if it has no bias."""
         ...
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.trained.capabilities import Encoder, WordVectors
+from rungwise.models.trained.capabilities import Encoder, Texts, Words, WordVectors
 from rungwise.models.trained.language_models import windows
 from rungwise.models.transformer.body import Body, OnBody, TransformerBody
 
@@ -172,10 +172,12 @@ class EncodedWords:
         return None if self.encoder.max_length is None else self.encoder.max_length - frame
 
     @torch.no_grad()
-    def word_layers(
-        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
-    ) -> NDArray[np.float32]:
-        tokens = _tokens_of_words(words)
+    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
+        tokens: list[list[tuple[int, int]]] = []  # of each text: (word number, position)
+        count = 0
+        for ranges in words:
+            tokens.append([(count + n, place) for n, each in enumerate(ranges) for place in each])
+            count += len(ranges)
         rows: list[tuple[list[int], list[tuple[int, int]]]] = []  # ids; (position, word number)
         for window in windows([len(text) for text in texts], self.longest_text):
             places = [
@@ -195,7 +197,6 @@ class EncodedWords:
             columns = [place for _, places in batch for place, _ in places]
             states.append(torch.stack([layer_BTE[at, columns] for layer_BTE in layers]))
             numbers += [number for _, places in batch for _, number in places]
-        count = sum(map(len, words))
         if not states:
             widest = max(self.encoder.widths)
             return np.zeros((self.encoder.num_layers + 1, count, widest), np.float32)
@@ -228,9 +229,7 @@ class StaticWords:
     table: WordVectors
     longest_text: int | None = None
 
-    def word_layers(
-        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
-    ) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
         tokens = [
             text[place]
             for text, ranges in zip(texts, words, strict=True)
@@ -250,7 +249,7 @@ class MeanOfStates:
     closes: int
 
     @torch.no_grad()
-    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:
         """Return the vectors (N, E). Texts are read alone: results do not depend on the batch."""
         room = None if self.max_length is None else self.max_length - 2
         rows = (torch.tensor([[self.opens, *text[:room], self.closes]]) for text in texts)
@@ -258,23 +257,12 @@ class MeanOfStates:
         return np.array([states_TE.mean(dim=0).numpy() for states_TE in states])
 
 
-def word_means(
-    vectors: NDArray[np.float32], words: Sequence[Sequence[range]]
-) -> NDArray[np.float32]:
+def word_means(vectors: NDArray[np.float32], words: Words) -> NDArray[np.float32]:
     """Return the mean (K, N, E) of each word's vectors, given those (K, tokens, E) of the tokens of
     all words in order; zeros for a word without tokens."""
     sizes = [len(each) for ranges in words for each in ranges]
     numbers = np.repeat(np.arange(len(sizes)), sizes).tolist()
     return _means(torch.from_numpy(vectors), numbers, len(sizes))
-
-
-def _tokens_of_words(words: Sequence[Sequence[range]]) -> list[list[tuple[int, int]]]:
-    """Return, for each text, the number of a word and the place of a token, for all its tokens."""
-    tokens, number = [], 0
-    for ranges in words:
-        tokens.append([(number + n, place) for n, each in enumerate(ranges) for place in each])
-        number += len(ranges)
-    return tokens
 
 
 def _means(vectors: Tensor, numbers: list[int], count: int) -> NDArray[np.float32]:

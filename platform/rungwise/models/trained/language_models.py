@@ -26,7 +26,7 @@ from torch import Tensor
 from rungwise.core.errors import DataError
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.trained.capabilities import LanguageModel
+from rungwise.models.trained.capabilities import LanguageModel, Texts
 from rungwise.models.transformer.body import boundaries
 
 # Numbers (B, T, K) of each target, from the logits (B, T, V) and the targets (B, T).
@@ -93,12 +93,12 @@ class _BlockModel(TrainedModule, ABC):
     def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
         """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
 
-    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
         return [rows_N1[:, 0] for rows_N1 in self.measure_targets(texts, _score_targets)]
 
     @torch.no_grad()
     def measure_targets(
-        self, texts: Sequence[Sequence[int]], measure: Measure, numbers: int = 1
+        self, texts: Texts, measure: Measure, numbers: int = 1
     ) -> list[NDArray[np.float64]]:
         """Return what `measure` makes of the logits (B, T, V) and the targets (B, T): so many
         numbers for each token of each text, (N, numbers)."""
@@ -115,7 +115,7 @@ class _BlockModel(TrainedModule, ABC):
             del queue[-count:]
             pieces = [streams[w.text][w.start : w.stop + 1] for w in group]
             batch = self._batch(pieces).to(self._device)
-            rows_BTK = measure(self.target_logits(batch), batch.targets)
+            rows_BTK = self._measure(batch, measure)
             for window, row_TK in zip(group, rows_BTK, strict=True):
                 span = slice(window.first - window.start, window.stop - window.start)
                 scores[window.text][window.first : window.stop] = row_TK[span]
@@ -124,7 +124,10 @@ class _BlockModel(TrainedModule, ABC):
     def _windows(self, lengths: Sequence[int]) -> Iterator[Window]:
         return windows(lengths, self.max_length)
 
-    def _batch(self, streams: Sequence[Sequence[int]]) -> CausalBatch[Tensor]:
+    def _measure(self, batch: CausalBatch[Tensor], measure: Measure) -> NDArray[np.floating[Any]]:
+        return measure(self.target_logits(batch), batch.targets)
+
+    def _batch(self, streams: Texts) -> CausalBatch[Tensor]:
         return _blocks(streams)
 
 
@@ -144,7 +147,7 @@ class CausalModel(_BlockModel):
         most = max(_MOST_LOGITS // self.vocab_size, 2 * self.reach + 1)
         return windows(lengths, most, self.reach)
 
-    def _batch(self, streams: Sequence[Sequence[int]]) -> CausalBatch[Tensor]:
+    def _batch(self, streams: Texts) -> CausalBatch[Tensor]:
         batch = _blocks(streams)
         if not (batch.ids[:, 1:] == self.end).any():
             return batch
@@ -163,29 +166,18 @@ class CarryingModel(CausalModel):
     """A module with a state; `module.read_block(ids, state)` returns vectors (B, T, D), for
     `module.to_logits(vectors)`, and the next state."""
 
-    @torch.no_grad()
-    def measure_targets(
-        self, texts: Sequence[Sequence[int]], measure: Measure, numbers: int = 1
-    ) -> list[NDArray[np.float64]]:
-        """Measure each token, given all before it; no windows."""
-        scores = [np.zeros((len(text), numbers)) for text in texts]
-        queue = sorted(range(len(texts)), key=lambda text: len(texts[text]))
+    def _windows(self, lengths: Sequence[int]) -> Iterator[Window]:
+        return windows(lengths, None)
+
+    def _measure(self, batch: CausalBatch[Tensor], measure: Measure) -> NDArray[np.floating[Any]]:
+        """Measure each token, given all before it, in parts of few enough logits."""
         most = max(1, _MOST_LOGITS // self.vocab_size)  # tokens
-        while queue and texts[queue[-1]]:
-            longest = len(texts[queue[-1]])
-            count = max(1, most // longest)
-            group, queue = queue[-count:], queue[:-count]
-            streams = [[self.end, *texts[text]] for text in group]
-            state = None
-            for start in range(0, longest, most):
-                pieces = [stream[start : start + most + 1] for stream in streams]
-                batch = _blocks(pieces).to(self._device)
-                states_BTD, state = self.module.read_block(batch.ids, state)
-                rows_BTK = measure(self.module.to_logits(states_BTD), batch.targets)
-                for text, row_TK in zip(group, rows_BTK, strict=True):
-                    part = scores[text][start : start + most]
-                    part[:] = row_TK[: len(part)]
-        return scores
+        state, parts = None, []
+        for start in range(0, batch.ids.shape[1], most):
+            part = slice(start, start + most)
+            states_BTD, state = self.module.read_block(batch.ids[:, part], state)
+            parts.append(measure(self.module.to_logits(states_BTD), batch.targets[:, part]))
+        return np.concatenate(parts, axis=1)
 
 
 @dataclass(frozen=True)
@@ -205,13 +197,9 @@ class TwoDirectionModel(_BlockModel):
         """Return the logits (B, V) of the token at one position of each packed row."""
         predicted = []
         for ids_T, length, position in zip(ids_BT, lengths_B.tolist(), position_B, strict=True):
-            ids_1T = ids_T[None, : length - 1]
-            batch = CausalBatch(
-                ids_1T,
-                ids_T[None, 1:length],
-                torch.ones(1, length - 1, device=ids_T.device),
-                *_documents(ids_1T, self.end),
-            )
+            ids_1T, targets_1T = ids_T[None, : length - 1], ids_T[None, 1:length]
+            weights_1T = torch.ones_like(ids_1T, dtype=torch.float32)
+            batch = CausalBatch(ids_1T, targets_1T, weights_1T, *_documents(ids_1T, self.end))
             # A token is the target of the previous position.
             predicted.append(self.target_logits(batch)[:, position - 1])
         return torch.cat(predicted)
@@ -238,19 +226,19 @@ class MaskedModel(TrainedModule):
         position_B1 = position_B[:, None]
         masked_BT = ids_BT.scatter(1, position_B1, self.mask)
         rows = MaskedBatch.to_predict(masked_BT, segments_BT, lengths_B, position_B1)
-        return self.module.fill(rows).mlm[:, 0, : self.vocab_size]
+        return self.module.fill(rows).mlm[:, 0]
 
-    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
         return self._scores(texts, [range(1, len(text) + 1) for text in texts])
 
     def log_probabilities_in_words(
-        self, texts: Sequence[Sequence[int]], word_starts: Sequence[Sequence[bool]]
+        self, texts: Texts, word_starts: Sequence[Sequence[bool]]
     ) -> list[NDArray[np.float64]]:
         return self._scores(texts, [_word_ends(starts) for starts in word_starts])
 
     @torch.no_grad()
     def _scores(
-        self, texts: Sequence[Sequence[int]], hidden_until: Sequence[Sequence[int]]
+        self, texts: Texts, hidden_until: Sequence[Sequence[int]]
     ) -> list[NDArray[np.float64]]:
         """Score each token with itself and the following ones up to `hidden_until` masked."""
         scores = [np.zeros(len(text)) for text in texts]
@@ -301,7 +289,7 @@ def _score_targets(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.floatin
     return _target_log_probabilities(logits_BTV, targets_BT)[..., None]
 
 
-def _blocks(streams: Sequence[Sequence[int]]) -> CausalBatch[Tensor]:
+def _blocks(streams: Texts) -> CausalBatch[Tensor]:
     """Build a batch of padded rows: ids are all tokens but the last, targets all but the first."""
     longest = max(len(stream) for stream in streams) - 1
     ids_BT = torch.zeros(len(streams), longest, dtype=torch.int64)
@@ -323,9 +311,7 @@ def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:
     return opens_BT.cumsum(dim=1), place_T - begin_BT
 
 
-def measure_loss(
-    model: LanguageModel, texts: Sequence[Sequence[int]], text_bytes: int
-) -> tuple[float, float]:
+def measure_loss(model: LanguageModel, texts: Texts, text_bytes: int) -> tuple[float, float]:
     """Return nats per token and bits per byte of texts of `text_bytes` bytes in total, given as ids
     with the end symbol if it is predicted. Raises DataError if there is no token or no byte."""
     predicted = sum(len(text) for text in texts)

@@ -5,7 +5,7 @@
 Pretraining and fine-tuning keep the body under the same name in the state dict, so weights load
 unchanged.
 
-Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, P rows of the table.
+Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary.
 """
 
 from abc import ABC, abstractmethod
@@ -17,11 +17,9 @@ from torch import Tensor, nn
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import (
-    MOST_LOGITS,
     TokenSums,
     at_least_float32,
     output_logits,
-    padded_size,
     sum_weighted_losses,
     token_sums,
 )
@@ -35,8 +33,6 @@ from rungwise.models.transformer.block import Transformer, initialise
 class Body(nn.Module, ABC):
     """A token embedding and the layers above it. `hidden_size` is D, that of one direction; `width`
     is E, that of a state. With `causal`, a state depends only on its token and those before it.
-    `vocab_multiple` rounds the rows of the table up, because matrix products are faster at
-    multiples of 64; the added rows are zeros, never looked up and never predicted.
     `token_embedding` replaces the table."""
 
     name: ClassVar[str]
@@ -48,27 +44,18 @@ class Body(nn.Module, ABC):
         vocab_size: int,
         hidden_size: int,
         dropout: float,
-        vocab_multiple: int = 1,
         token_embedding: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.vocab_size = vocab_size
         self.hidden_size = self.width = hidden_size
-        self.token_embedding: Any = token_embedding or nn.Embedding(
-            padded_size(vocab_size, vocab_multiple), hidden_size
-        )
+        self.token_embedding: Any = token_embedding or nn.Embedding(vocab_size, hidden_size)
         self.dropout = nn.Dropout(dropout)
 
-    @torch.no_grad()
-    def clear_padding(self) -> None:
-        """Set the added rows to zero; call it after drawing the weights."""
-        self.token_embedding.weight[self.vocab_size :].zero_()
-
     def own_output(self, width: int, bound: float) -> nn.Linear:
-        """Return an untied output matrix (P, `width`), uniform from -`bound` to `bound`."""
-        output = nn.Linear(width, self.token_embedding.num_embeddings, bias=False)
+        """Return an untied output matrix (V, `width`), uniform from -`bound` to `bound`."""
+        output = nn.Linear(width, self.vocab_size, bias=False)
         nn.init.uniform_(output.weight, -bound, bound)
-        nn.init.zeros_(output.weight[self.vocab_size :])
         return output
 
     def word_table(self) -> Tensor:
@@ -182,11 +169,9 @@ class MaskedHead(OnBody, ABC):
 
 
 class TokenOutput(OnBody):
-    """Predicts a token at every position. `most_logits` may be set: the most logits held at a time,
-    see cross_entropy.py. `factors` replaces the softmax, see output_layer.py."""
+    """Predicts a token at every position. `factors` replaces the softmax, see output_layer.py."""
 
     graphs: ClassVar[tuple[str, ...]] = ("sums",)  # see parallel.py
-    most_logits = MOST_LOGITS
 
     def __init__(self, body: Body) -> None:
         super().__init__(body)
@@ -200,7 +185,7 @@ class TokenOutput(OnBody):
             self.factors.arrange(text, self)
 
     def output_table(self) -> Tensor:
-        """Return the output matrix (P, D), P >= V: the token embedding unless it is untied."""
+        """Return the output matrix (V, D): the token embedding unless it is untied."""
         return self.body.token_embedding.weight
 
     def set_word_shares(self, shares_V: Tensor) -> bool:
@@ -215,8 +200,7 @@ class TokenOutput(OnBody):
         words, targets = (self.output_table(), self.word_bias()), targets_BT.flatten()
         if self.factors is not None:
             return self.factors.sums(states_XD, words, targets, weights_BT.flatten())
-        limits = self.body.vocab_size, self.most_logits
-        return token_sums(states_XD, *words, targets, weights_BT.flatten(), *limits)
+        return token_sums(states_XD, *words, targets, weights_BT.flatten())
 
     def to_logits(self, states_BTD: Tensor) -> Tensor:
         """Return the logits (B, T, V), given the input of the output matrix."""
@@ -224,7 +208,7 @@ class TokenOutput(OnBody):
         if self.factors is not None:
             log_XV = self.factors.log_probabilities(states_BTD.flatten(0, -2), words)
             return log_XV.unflatten(0, states_BTD.shape[:-1])
-        return output_logits(states_BTD, *words, self.body.vocab_size)
+        return output_logits(states_BTD, *words)
 
 
 class NextTokenModel(TokenOutput):

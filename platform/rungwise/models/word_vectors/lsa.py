@@ -14,7 +14,7 @@ its vector xᵀ U.
 V vocabulary, C contexts, N cells, D size of a vector
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Size
-from rungwise.models.fitting import Solution
+from rungwise.models.fitting import Solution, Weights
 from rungwise.models.losses.objectives import Objective, Origin
 from rungwise.models.ngram_model import SparseSums, count_neighbours, merge_sums
 from rungwise.models.word_vectors.vector_family import (
@@ -156,7 +156,7 @@ class LsaConfig(VectorFamily):
             table.eliminate_zeros()
         return np.where(sum_V > 0, importance_V, 0.0)
 
-    def from_tensors(self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds) -> "LsaModel":
+    def from_tensors(self, tensors: Weights, special: SpecialIds) -> "LsaModel":
         return LsaModel(tensors[TABLE], tensors[_VALUES], tensors[_IMPORTANCE], self)
 
 

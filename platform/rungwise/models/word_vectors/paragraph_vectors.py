@@ -9,7 +9,7 @@ X size of what is read: D, or (2·window + 1)·D if concatenated
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core import randomness
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.fitting import Losses, Stretch, Weights, documents
+from rungwise.models.fitting import Losses, Stretch, Weights
 from rungwise.models.word_vectors.vector_family import mean, pad_rows, random_rows, vector_objective
 from rungwise.models.word_vectors.word2vec import Counts, Plan, WindowFamily
 
@@ -72,7 +72,10 @@ class ParagraphVectorsConfig(WindowFamily):
         }
 
     def units(self, text: TokenisedText) -> Stretch:
-        return documents(text)
+        """Return a text as documents."""
+        starts = text.starts[text.first_sentence]
+        numbers = np.arange(len(starts) - 1) + text.first_document
+        return Stretch(text.ids.astype(np.int32), starts, numbers, 0, len(numbers))
 
     def read(
         self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
@@ -161,9 +164,7 @@ class ParagraphVectorsConfig(WindowFamily):
     def document_vectors(self, weights: Weights) -> NDArray[np.float32]:
         return self._narrowed(weights["documents"])
 
-    def from_tensors(
-        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
-    ) -> "ParagraphModel":
+    def from_tensors(self, tensors: Weights, special: SpecialIds) -> "ParagraphModel":
         kind = ParagraphWordModel if self.learns_words else ParagraphModel
         return kind(self, *(tensors[name] for name in _TENSORS))
 

@@ -22,7 +22,8 @@ from rungwise.core import randomness
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Family
-from rungwise.models.fitting import Solution
+from rungwise.models.fitting import Solution, Weights
+from rungwise.models.trained.capabilities import Texts, Words
 from rungwise.models.trained.encoders import word_means
 from rungwise.models.word_vectors.vector_family import TABLE, TableModel, vector_objective
 
@@ -140,9 +141,7 @@ class PrototypesConfig(Family):
         )
         return Solution(model, loss / total)
 
-    def from_tensors(
-        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
-    ) -> "PrototypesModel":
+    def from_tensors(self, tensors: Weights, special: SpecialIds) -> "PrototypesModel":
         return PrototypesModel(*(tensors[name] for name in _TENSORS), window=self.window)
 
     @property
@@ -185,9 +184,7 @@ class PrototypesModel(TableModel):
             return vector[None]
         return vector + np.linalg.norm(vector) * (self.centres[row] - self.means[row])
 
-    def word_layers(
-        self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
-    ) -> Vectors:
+    def word_layers(self, texts: Texts, words: Words) -> Vectors:
         """Return (2, N, D): in layer 0 a word's vector, in layer 1 its prototype in the context."""
         layers = [np.zeros((2, 0, self.table.shape[1]), self.table.dtype)]
         for text, pairs in zip(texts, words, strict=True):

@@ -5,7 +5,7 @@ V vocabulary, D size of a vector, P the same in memory, N tokens or cells
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -62,9 +62,7 @@ class VectorFamily(LayeredFamily):
     def document_vectors(self, weights: Weights) -> None:
         return None
 
-    def from_tensors(
-        self, tensors: Mapping[str, NDArray[Any]], special: SpecialIds
-    ) -> "TableModel":
+    def from_tensors(self, tensors: Weights, special: SpecialIds) -> "TableModel":
         return WordVectorModel(tensors[TABLE], tensors[_OUTPUT])
 
 
@@ -74,7 +72,7 @@ class WordTable(Body):
     name: ClassVar[str] = "table"
 
     def __init__(self, vocab_size: int, size: int, dropout: float = 0.0) -> None:
-        super().__init__(vocab_size, size, dropout, 1)
+        super().__init__(vocab_size, size, dropout)
         nn.init.normal_(self.token_embedding.weight, std=size**-0.5)
 
     def encode_layers(

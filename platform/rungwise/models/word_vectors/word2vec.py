@@ -17,7 +17,7 @@ from pydantic import Field
 
 from rungwise.core.tokens import TokenisedText
 from rungwise.models.family import LITTLE, Family, Size, suggest_passes
-from rungwise.models.fitting import Stretch, Weights, sentences
+from rungwise.models.fitting import Stretch, Weights
 from rungwise.models.losses.word_trees import huffman_merges
 from rungwise.models.word_vectors.vector_family import (
     VectorFamily,
@@ -102,7 +102,10 @@ class Word2vecConfig(WindowFamily, VectorFamily):
         return {"inputs": inputs, "outputs": self.outputs(counts_V, inputs.shape[1])}
 
     def units(self, text: TokenisedText) -> Stretch:
-        return sentences(text)
+        """Return a text as sentences."""
+        sizes = np.diff(text.first_sentence)
+        numbers = np.repeat(np.arange(len(sizes)) + text.first_document, sizes)
+        return Stretch(text.ids.astype(np.int32), text.starts, numbers, 0, len(numbers))
 
     def read(
         self, weights: Weights, plan: "Plan", text: Stretch, rates: tuple[float, float], seed: int

@@ -138,9 +138,6 @@ def _convert_tensors(
         state = rename_headed(state, architecture)
     elif model.purpose == "vectors":
         state = {name: state[name] for name in state if name.startswith(f"{body.name}.")}
-    for name in (f"{body.name}.token_embedding.weight", "output.weight"):
-        if name in state:
-            state[name] = state[name][: body.vocab_size]
     tensors: dict[str, Tensor] = {}
     for name, tensor in (state | {**counterpart.computed(body, config)}).items():
         if name.startswith(architecture.leaves_out):
