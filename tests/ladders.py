@@ -233,11 +233,7 @@ def _answers(
 
 
 def _layered(suite: str, kind: str, shares: Any, files: dict[str, Any], rng: Any) -> None:
-    rules = {
-        "senses": ("nearest ", "linear "),
-        "probe": ("linear ", "same word "),
-        "polysemy": ("",),
-    }
+    rules = {"senses": ("nearest ", "linear "), "probe": ("linear ",), "polysemy": ("",)}
     for rule in rules[kind]:
         for layer in range(3):
             shares(suite, f"{rule}layer {layer}", 0.6 + 0.1 * layer)
@@ -251,4 +247,4 @@ def _layered(suite: str, kind: str, shares: Any, files: dict[str, Any], rng: Any
         return
     shares(suite, "most frequent", 0.5)
     shares(suite, "linear mix", 0.9)
-    files[f"{suite}/mix.json"] = {"shares": [0.2, 0.3, 0.5], "gamma": 1.0, "centre": 1.3}
+    files[f"{suite}/mix.json"] = {"shares": [0.2, 0.3, 0.5]}

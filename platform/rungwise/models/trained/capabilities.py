@@ -68,11 +68,7 @@ class RanksWords(Protocol):
 
 @runtime_checkable
 class ContextWordVectors(Protocol):
-    """Gives a word a vector in its context. `longest_text` is the most tokens read at once, None if
-    unbounded."""
-
-    @property
-    def longest_text(self) -> int | None: ...
+    """Gives a word a vector in its context."""
 
     def word_layers(
         self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]

@@ -226,7 +226,6 @@ class StaticWords:
     """Gives a word its one vector, in any context; its only layer is the table."""
 
     table: WordVectors
-    longest_text: int | None = None
 
     def word_layers(
         self, texts: Sequence[Sequence[int]], words: Sequence[Sequence[range]]
