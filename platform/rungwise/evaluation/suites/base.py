@@ -225,7 +225,7 @@ def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
 @dataclass(frozen=True)
 class TableEntry:
     """A cell of a table: a value in the unit of its metric, or a `text`; under it the interval, or
-    the text `under`. A `shaded` share is coloured by its distance from 50 %."""
+    the text `under`."""
 
     value: float = math.nan
     metric: str = "accuracy"
@@ -233,7 +233,6 @@ class TableEntry:
     high: float = math.nan
     text: str = ""
     under: str = ""
-    shaded: bool = False
 
 
 @dataclass(frozen=True)
