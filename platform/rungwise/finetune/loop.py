@@ -54,15 +54,6 @@ def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
             parameter.requires_grad_(number >= waiting)
 
 
-def measure_rates(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the highest learning rates in the optimizer now, by config key. For a fixed encoder
-    `learning_rate` is the head's, as nothing else learns."""
-    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
-    of_encoder = [rates.pop(id(p)) for p in model.encoder.parameters() if id(p) in rates]
-    highest, of_head = max(of_encoder or rates.values()), max(rates.values())
-    return {"learning_rate": highest, "head_learning_rate": of_head}
-
-
 _EPOCH = "epoch"
 _PREFIX, _SCORES = "kept/", "kept_scores"
 
@@ -165,9 +156,8 @@ def finetune(
     """Train a model on the training split, and calibrate it on the validation split.
 
     The validation split is scored after the last epoch, and after every epoch for `best_epoch` and
-    `on_epoch`. `on_epoch` then gets `loss`, the metrics, and under `effective/KEY` settings as
-    measured: the peak learning rates and the size of the first batch. With `best_epoch` it also
-    gets `kept/epoch`, `kept/score` and `kept/loss` of the best weights so far.
+    `on_epoch`. `on_epoch` then gets `loss` and the metrics, and with `best_epoch` `kept/epoch`,
+    `kept/score` and `kept/loss` of the best weights so far.
     `start` is a state to resume from, with the same result as without the interruption. Raises
     ConfigError for impossible settings, UserError for a loss that is not finite.
     """
@@ -190,13 +180,11 @@ def finetune(
     steps = range(total_steps)
     rates = [optimizers.learning_rate_at(step, total_steps, settings) for step in steps]
     first_epoch, best = (0, None) if start is None else load_state(model, optimizer, start)
-    highest = max(rates[first_epoch * steps_per_epoch :], default=0.0)
     weights = None
     if config.class_weights:
         targets = [item.target for item in items]
         weights = scoring.class_weights(model.kind, targets, len(data.info.labels))
         weights = weights.to(model.device)
-    measured: dict[str, float] = {}
     for epoch in range(first_epoch, config.epochs):
         model.train()
         thaw(model, config, epoch)
@@ -208,12 +196,6 @@ def finetune(
             # Make dropout depend on the step, not on earlier draws.
             seed_generators(int(bits(seed, step, _DROPOUT)) >> 1, [model.device])
             optimizers.set_learning_rate(optimizer, rates[step])
-            if rates[step] == highest:
-                # A training that resumes past the peak never reaches it, so scale what is in force.
-                to_peak = config.learning_rate / highest
-                now = measure_rates(model, optimizer)
-                measured |= {key: to_peak * value for key, value in now.items()}
-            measured.setdefault("batch_size", len(indices))
             loss = add_gradients(model, batches, weights)
             if not math.isfinite(loss):
                 raise UserError(
@@ -227,7 +209,6 @@ def finetune(
             continue
         scores = scoring.evaluate(model, data, "validation", calibrate=True)
         metrics = {"loss": scores.loss, **scores.metrics}
-        metrics |= {f"effective/{key}": value for key, value in measured.items()}
         if config.best_epoch:
             score = scores.metrics[data.info.metric]
             best = Best.better(best, epoch + 1, score, scores.loss, model)
