@@ -131,7 +131,6 @@ class Experiment:
                 seed=0,
                 state="stopped_early" if number else "finished",
                 history=tuple(_epoch(number) for number in range(1, 4 - number)),
-                effective={},
                 seconds=2.0,
                 error="",
                 score=0.9 - 0.1 * number,
@@ -146,7 +145,7 @@ class Experiment:
             {"sweep": {"space": {"finetune.learning_rate": RATES}, "trials": 3}},
             SweepSummary.model_validate(
                 {"stopped_early": 1, "failed": 1, "epochs_run": 5, "epochs_asked": 9}
-                | {"grid_epochs": 27, "seconds": 6.0, "headline": "sweep <done>", "metric": metric}
+                | {"seconds": 6.0, "headline": "sweep <done>", "metric": metric}
                 | {"best": trials[0], "trials": (*trials, fields | broken)}
             ),
         )

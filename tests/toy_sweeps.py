@@ -58,23 +58,15 @@ def score_of(settings: FinetuneConfig, epoch: int) -> float:
     return (1 - 0.2 * distance) * (1 - 0.5**epoch)
 
 
-def toy(starts: Path | None = None, seconds: float = 0.0, ignores: str = "") -> Train:
-    """A trainable that takes `seconds` an epoch, and forgets the key `ignores` of its settings."""
+def toy(starts: Path | None = None, seconds: float = 0.0) -> Train:
+    """A trainable that takes `seconds` an epoch."""
 
     def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
         if starts is not None:
             mark(starts, settings.model_dump(mode="json"))
-        if ignores:
-            usual = FinetuneConfig.model_fields[ignores].default
-            settings = settings.model_copy(update={ignores: usual})
         for epoch in range(int(start or b"0") + 1, settings.epochs + 1):
             time.sleep(seconds)
-            metrics = {
-                "accuracy": score_of(settings, epoch),
-                "loss": 1 / epoch,
-                "effective/learning_rate": settings.learning_rate,
-                "effective/batch_size": float(settings.batch_size),
-            }
+            metrics = {"accuracy": score_of(settings, epoch), "loss": 1 / epoch}
             on_epoch(epoch, metrics, lambda here=epoch: str(here).encode())
 
     return train

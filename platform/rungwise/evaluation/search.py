@@ -57,10 +57,6 @@ class Measure(Config):
         """The suite to measure each trial with; None if its pretraining has the score."""
         return None
 
-    def curve(self, pretrain: PretrainSummary) -> tuple[tuple[int, float], ...]:
-        """The score while it learnt, by tokens."""
-        return ()
-
     def explain_key(self, key: str, model: Any) -> str:
         """Why scores with other values of a key do not compare; "" if they do."""
         return ""
@@ -79,10 +75,6 @@ class _Loss(Measure):
 
     def score(self, pretrain: PretrainSummary, measured: MeasureSummary | None) -> float | None:
         return pretrain.final.get(self.key(pretrain))
-
-    def curve(self, pretrain: PretrainSummary) -> tuple[tuple[int, float], ...]:
-        rows, key = pretrain.gradient.validation if pretrain.gradient else (), self.key(pretrain)
-        return tuple((int(row["tokens"]), row[key]) for row in rows if key in row)
 
     def check(self, config: PretrainStageConfig, suites: Mapping[str, Suite]) -> None:
         if not config.pretrain.holds_out:
@@ -268,7 +260,6 @@ class SearchRun(SummaryPart):
     score: float
     seconds: float
     tokens: int
-    curve: tuple[tuple[int, float], ...]  # the score by tokens; empty if it has none
 
 
 class SearchTrial(TrialRecord):
@@ -366,7 +357,7 @@ def run_search(
     return summary
 
 
-SEARCH = StageType("search", 3, run_search, SearchSummary)
+SEARCH = StageType("search", 4, run_search, SearchSummary)
 
 
 def score_run(
@@ -427,15 +418,11 @@ def _read_run(
         score=score,
         seconds=seconds,
         tokens=tokens,
-        curve=measure.curve(PretrainSummary.of(pretrain)),
     )
 
 
 def _report(trial: SearchTrial, report: Reporter) -> None:
     report.nested(trial.name, trial.values)
-    points = trial.runs[-1].curve if trial.runs else ()
-    for tokens, loss in points:
-        report.metrics({"validation/score": loss}, tokens, run=trial.name)
     if trial.score is not None:
         costs = {"seconds": trial.seconds, "tokens": float(trial.tokens)}
         report.metrics({"score": trial.score, **costs}, 0, run=trial.name)

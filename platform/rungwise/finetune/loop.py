@@ -4,13 +4,14 @@ bits: order and dropout depend on seed, epoch and step, so a saved state has no 
 """
 
 import functools
+import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pickle import UnpicklingError
 from typing import Protocol, Self
 
 import numpy as np
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -26,7 +27,6 @@ from rungwise.models.device import keep_freed_memory, list_devices, seed_generat
 from rungwise.tasks.kinds.heads import CrfHead
 from rungwise.tasks.kinds.items import Item
 from rungwise.training import optimizer as optimizers
-from rungwise.training.state import RunState
 
 
 def learning_rate_shares(model: TaskModel, config: FinetuneConfig) -> dict[str, float]:
@@ -54,19 +54,6 @@ def thaw(model: TaskModel, config: FinetuneConfig, epoch: int) -> None:
             parameter.requires_grad_(number >= waiting)
 
 
-def measure_rates(model: TaskModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the highest learning rates in the optimizer now, by config key. For a fixed encoder
-    `learning_rate` is the head's, as nothing else learns."""
-    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
-    of_encoder = [rates.pop(id(p)) for p in model.encoder.parameters() if id(p) in rates]
-    highest, of_head = max(of_encoder or rates.values()), max(rates.values())
-    return {"learning_rate": highest, "head_learning_rate": of_head}
-
-
-_EPOCH = "epoch"
-_PREFIX, _SCORES = "kept/", "kept_scores"
-
-
 @dataclass(frozen=True)
 class Best:
     """The best epoch so far, counted from 1: its score and loss on validation, its weights."""
@@ -89,30 +76,23 @@ class Best:
     def metrics(self) -> dict[str, float]:
         """The numbers as metrics of an epoch."""
         numbers = {"epoch": self.epoch, "score": self.score, "loss": self.loss}
-        return {f"{_PREFIX}{name}": number for name, number in numbers.items()}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return everything under names that no weights have; `from_tensors` reads it."""
-        numbers = torch.tensor([self.epoch, self.score, self.loss], dtype=torch.float64)
-        return {_SCORES: numbers} | {f"{_PREFIX}{n}": t for n, t in self.weights.items()}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self | None:
-        """Read what `tensors` wrote; None if it is absent."""
-        if _SCORES not in tensors:
-            return None
-        epoch, score, loss = tensors[_SCORES].tolist()
-        weights = {n.removeprefix(_PREFIX): t for n, t in tensors.items() if n.startswith(_PREFIX)}
-        return cls(int(epoch), score, loss, weights)
+        return {f"kept/{name}": number for name, number in numbers.items()}
 
 
 def save_state(
     model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int, best: Best | None = None
 ) -> bytes:
-    """Return everything needed to resume after `epoch` epochs."""
-    tensors = RunState(model, (optimizer,)).tensors() | {_EPOCH: torch.tensor(epoch)}
-    tensors |= {} if best is None else best.tensors()
-    return safetensors.torch.save({name: t.detach().clone() for name, t in tensors.items()})
+    """Return everything needed to resume after `epoch` epochs. The optimizer's moments are by name,
+    because its groups depend on settings that may change."""
+    moments = {
+        name: optimizer.state[parameter]
+        for name, parameter in model.named_parameters()
+        if parameter in optimizer.state
+    }
+    state = {"epoch": epoch, "model": model.state_dict(), "optimizer": moments}
+    file = io.BytesIO()
+    torch.save(state | {"best": None if best is None else vars(best)}, file)
+    return file.getvalue()
 
 
 @torch.no_grad()
@@ -121,24 +101,18 @@ def load_state(
 ) -> tuple[int, Best | None]:
     """Load `state`. Returns the number of epochs done, and the best epoch if there is one. Raises
     UserError for the state of another model."""
-    tensors = safetensors.torch.load(state)
+    try:
+        saved = torch.load(io.BytesIO(state), map_location=model.device, weights_only=True)
+        model.load_state_dict(saved["model"])
+    except (RuntimeError, KeyError, EOFError, UnpicklingError) as error:
+        raise UserError(
+            "the saved state is of another model; what goes on from a state must keep "
+            "finetune.top, finetune.adaptation and the encoder"
+        ) from error
     parameters = dict(model.named_parameters())
-    for name, tensor in model.state_dict().items():
-        saved = tensors.get(f"model/{name}")
-        if saved is None or saved.shape != tensor.shape:
-            raise UserError(
-                f"the saved state is of another model: expected {name} with the shape "
-                f"{list(tensor.shape)}, found {None if saved is None else list(saved.shape)}; what "
-                "goes on from a state must keep finetune.top, finetune.adaptation and the encoder"
-            )
-        tensor.copy_(saved)
-    for key, value in tensors.items():
-        kind, _, rest = key.partition("/")
-        if kind == "optimizer":
-            name, _, moment = rest.rpartition("/")
-            parameter = parameters[name]
-            optimizer.state[parameter][moment] = value.to(parameter.device)
-    return int(tensors[_EPOCH]), Best.from_tensors(tensors)
+    for name, moments in saved["optimizer"].items():
+        optimizer.state[parameters[name]] = moments
+    return saved["epoch"], None if saved["best"] is None else Best(**saved["best"])
 
 
 # Keep these random numbers apart from those of the order of items.
@@ -165,9 +139,8 @@ def finetune(
     """Train a model on the training split, and calibrate it on the validation split.
 
     The validation split is scored after the last epoch, and after every epoch for `best_epoch` and
-    `on_epoch`. `on_epoch` then gets `loss`, the metrics, and under `effective/KEY` settings as
-    measured: the peak learning rates and the size of the first batch. With `best_epoch` it also
-    gets `kept/epoch`, `kept/score` and `kept/loss` of the best weights so far.
+    `on_epoch`. `on_epoch` then gets `loss` and the metrics, and with `best_epoch` `kept/epoch`,
+    `kept/score` and `kept/loss` of the best weights so far.
     `start` is a state to resume from, with the same result as without the interruption. Raises
     ConfigError for impossible settings, UserError for a loss that is not finite.
     """
@@ -190,13 +163,11 @@ def finetune(
     steps = range(total_steps)
     rates = [optimizers.learning_rate_at(step, total_steps, settings) for step in steps]
     first_epoch, best = (0, None) if start is None else load_state(model, optimizer, start)
-    highest = max(rates[first_epoch * steps_per_epoch :], default=0.0)
     weights = None
     if config.class_weights:
         targets = [item.target for item in items]
         weights = scoring.class_weights(model.kind, targets, len(data.info.labels))
         weights = weights.to(model.device)
-    measured: dict[str, float] = {}
     for epoch in range(first_epoch, config.epochs):
         model.train()
         thaw(model, config, epoch)
@@ -208,12 +179,6 @@ def finetune(
             # Make dropout depend on the step, not on earlier draws.
             seed_generators(int(bits(seed, step, _DROPOUT)) >> 1, [model.device])
             optimizers.set_learning_rate(optimizer, rates[step])
-            if rates[step] == highest:
-                # A training that resumes past the peak never reaches it, so scale what is in force.
-                to_peak = config.learning_rate / highest
-                now = measure_rates(model, optimizer)
-                measured |= {key: to_peak * value for key, value in now.items()}
-            measured.setdefault("batch_size", len(indices))
             loss = add_gradients(model, batches, weights)
             if not math.isfinite(loss):
                 raise UserError(
@@ -227,7 +192,6 @@ def finetune(
             continue
         scores = scoring.evaluate(model, data, "validation", calibrate=True)
         metrics = {"loss": scores.loss, **scores.metrics}
-        metrics |= {f"effective/{key}": value for key, value in measured.items()}
         if config.best_epoch:
             score = scores.metrics[data.info.metric]
             best = Best.better(best, epoch + 1, score, scores.loss, model)

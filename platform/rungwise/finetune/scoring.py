@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rungwise.finetune.data import TaskData
 from rungwise.finetune.model import TaskModel
@@ -42,11 +43,8 @@ def collate(items: Sequence[Item], kind: TaskKind | type[TaskKind]) -> ItemBatch
     """Make one batch of items; lengths are None if no row is padded."""
     rows = [row for item in items for row in item.rows]
     lengths = [len(row.ids) for row in rows]
-    ids_RT = torch.zeros((len(rows), max(lengths)), dtype=torch.int64)
-    segments_RT = torch.zeros_like(ids_RT)
-    for number, row in enumerate(rows):
-        ids_RT[number, : len(row.ids)] = torch.tensor(row.ids)
-        segments_RT[number, : len(row.segments)] = torch.tensor(row.segments)
+    ids_RT = pad_sequence([_integers(row.ids) for row in rows], batch_first=True)
+    segments_RT = pad_sequence([_integers(row.segments) for row in rows], batch_first=True)
     word_row, word_place, targets = None, None, None
     item = _integers(n for n, item in enumerate(items) for _ in item.rows)
     values: list[Any] = [item.target for item in items]

@@ -127,7 +127,7 @@ class Build:
 # An override that may tell runs of a recipe apart.
 _CHANGE = re.compile(r"(?!(?:root|name)=|compute\.|tracking\.)[a-z_][\w.]*=")
 # Blocks of a summary that repeat the training settings.
-_SETTINGS = {"model", "finetune", "values", "effective"}
+_SETTINGS = {"model", "finetune", "values"}
 
 
 class StageJob:

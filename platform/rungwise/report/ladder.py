@@ -20,7 +20,7 @@ from rungwise.evaluation.comparison.claims import (
     ComparisonResult,
 )
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.comparison.table import TaskMean
+from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import (
     Cell,
     Column,
@@ -163,7 +163,7 @@ def _gather_suites(rungs: Sequence[MeasuredRung]) -> Suites:
 
 def _gather_columns(
     suites: Suites,
-    averages: Mapping[str, TaskMean],
+    averages: Mapping[str, Estimate],
     tasks: Sequence[EvaluateSummary],
     tuned_on_text: frozenset[str],
 ) -> list[Column]:
@@ -181,7 +181,7 @@ def _gather_columns(
         for each in columns
     ]
     if averages:
-        means = {name: Cell(each.mean) for name, each in averages.items()}
+        means = {name: Cell(mean) for name, mean in averages.items()}
         metrics = list(dict.fromkeys(metric_name(task.metric) for task in tasks))
         under = f"{' and '.join(metrics)} of {format_count(len(tasks), 'task')}"
         meaning = f"how well the model does after learning from labelled examples, {under}"

@@ -265,13 +265,3 @@ def check_values(config: SweepStageConfig, info: TaskInfo) -> None:
     for key, allowed in config.sweep.space.items():
         for value in allowed.probes():
             check_task(resolve_settings(config, {key: value}), info)
-
-
-def count_grid_epochs(config: SweepStageConfig, epochs_asked: int) -> int:
-    """Total epochs of the full grid without stopping; `epochs_asked` if a key has a range."""
-    size = config.sweep.size()
-    if size is None:
-        return epochs_asked
-    allowed = config.sweep.space.get(EPOCHS)
-    epochs = [config.finetune.epochs] if allowed is None else allowed.probes()
-    return size // len(epochs) * sum(epochs)

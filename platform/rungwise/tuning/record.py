@@ -15,8 +15,6 @@ from itertools import accumulate
 from math import comb, inf
 from typing import Any, Literal
 
-from pydantic import Field
-
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.artifact import seal, unseal
@@ -103,14 +101,12 @@ class TrialRecord(SummaryPart):
 
 class SweepTrial(TrialRecord, frozen=False):
     """A trial of a sweep, which changes as it runs. Score and loss are those of its last epoch.
-    `finetune` is the resolved block, `effective` what training measured of it. `saved_epoch` is
-    that of the state to resume from."""
+    `finetune` is the resolved block, `saved_epoch` that of the state to resume from."""
 
     finetune: FinetuneConfig
     seed: int
     state: State = "running"
     history: tuple[Epoch, ...] = ()
-    effective: dict[str, float] = Field(default_factory=dict)
     saved_epoch: int | None = None
     score: float | None = None
     loss: float | None = None
@@ -142,16 +138,11 @@ class SweepTrial(TrialRecord, frozen=False):
         return flatten(self.finetune.model_dump(mode="json"), "finetune")
 
     def columns(self) -> dict[str, Any]:
-        return {
-            "epochs_run": self.epochs_run,
-            "epochs_asked": self.epochs_asked,
-            "loss": self.loss,
-            **{f"effective/{key}": value for key, value in self.effective.items()},
-        }
+        return {"epochs_run": self.epochs_run, "epochs_asked": self.epochs_asked, "loss": self.loss}
 
 
 class SweepSummary(Summary):
-    """All trials and the winner; `grid_epochs` is the cost of the full grid without stopping."""
+    """All trials and the winner."""
 
     trials: tuple[SweepTrial, ...]
     best: SweepTrial
@@ -160,7 +151,6 @@ class SweepSummary(Summary):
     failed: int
     epochs_run: int
     epochs_asked: int
-    grid_epochs: int
     seconds: float
 
     @property
@@ -170,7 +160,7 @@ class SweepSummary(Summary):
 
 
 SWEEP = StageType(
-    "sweep", 12, LazyFunction("rungwise.tuning.running:run_sweep"), SweepSummary, resumes=True
+    "sweep", 13, LazyFunction("rungwise.tuning.running:run_sweep"), SweepSummary, resumes=True
 )
 
 

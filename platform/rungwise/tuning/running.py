@@ -4,15 +4,14 @@ Resuming relies on the records of trials: Tune's snapshot lags and holds setting
 Halving is decided once all trials have reached a milestone, whichever ends first (the asynchronous
 variant, Li et al. 2020, stops them in order of arrival), so each round is one run of Tune.
 
-A sweep over a key that nothing reads looks normal, so two checks: the resolved `finetune` block
-holds each value (`resolve_settings`), and what training measured equals it (`check_applied`).
+A sweep over a key that nothing reads would look normal, so the resolved `finetune` block must hold
+each value (`resolve_settings`).
 
 The winner's score is a maximum over trials and so too high; evaluation/comparison/compare.py gives
 an unbiased one, with new seeds on the test split.
 """
 
 import functools
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ import numpy as np
 import ray
 from ray import tune
 from ray.exceptions import RayActorError
-from ray.tune import Callback, Stopper
+from ray.tune import Callback
 
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.overrides import ComputeConfig
@@ -38,12 +37,9 @@ from rungwise.models.device import use_threads
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.scoring.metrics import format_metric
 from rungwise.tuning.config import (
-    FINETUNE,
     Halving,
     SweepStageConfig,
-    Values,
     check_values,
-    count_grid_epochs,
     describe_values,
     draw_trials,
     resolve_settings,
@@ -61,29 +57,11 @@ from rungwise.tuning.record import (
     write_record,
 )
 
-TABLE, RECORD = "trials.csv", "sweep.json"
+TABLE = "trials.csv"
 DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
-_PREFIX = "effective/"  # of metrics that are measured settings, as in effective/learning_rate
-_PRECISION = 1e-6  # relative; measured values may be float32
-
-
-def check_applied(trial: str, values: Mapping[str, Any], measured: Mapping[str, float]) -> None:
-    """Raise UserError if a drawn value was not in force; unmeasured keys are not checked."""
-    for key, value in values.items():
-        name = key.removeprefix(f"{FINETUNE}.")
-        if name not in measured or value is None:
-            continue  # null defers to another key
-        if not math.isclose(value, measured[name], rel_tol=_PRECISION):
-            raise UserError(
-                f"{trial}: {key} was drawn as {value!r}, but {measured[name]:g} was in force, so "
-                "its score is not that of its settings; take the key out of sweep.space, or mend "
-                "what it does not reach (a batch larger than the training split is cut to it)"
-            )
-
 
 # The training of a trial, by settings, inputs, seed, what to call after an epoch, and a state that
-# `on_epoch` received or None. Metrics named `effective/<key of the finetune block>` are settings as
-# measured: the optimizer's peak learning rate, the rows of the first batch.
+# `on_epoch` received or None.
 Train = Callable[[FinetuneConfig, dict[str, Artifact], int, OnEpoch, bytes | None], None]
 
 
@@ -139,23 +117,18 @@ def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float, end: int) -
     def on_epoch(
         epoch: int, metrics: dict[str, float], state: Callable[[], bytes] | None = None
     ) -> None:
-        scores = {key: value for key, value in metrics.items() if not key.startswith(_PREFIX)}
-        measured = {
-            key.removeprefix(_PREFIX): value for key, value in metrics.items() if key not in scores
-        }
         # Prefer the score of the kept weights, which can be of an earlier epoch.
-        score = scores.get("kept/score", scores[job.metric])
+        score = metrics.get("kept/score", metrics[job.metric])
         if not math.isfinite(score):
             raise UserError(f"{trial.name}: {job.metric} is {score} after epoch {epoch}")
-        trial.effective |= measured
         trial.seconds = before + time.monotonic() - start_time
-        loss = scores.get("kept/loss", scores.get("loss", math.nan))
+        loss = metrics.get("kept/loss", metrics.get("loss", math.nan))
         row = Epoch(
             epoch=epoch,
             score=score,
             loss=loss if math.isfinite(loss) else None,
             seconds=round(trial.seconds, 3),
-            metrics={key: value for key, value in scores.items() if math.isfinite(value)},
+            metrics={key: value for key, value in metrics.items() if math.isfinite(value)},
         )
         trial.history, trial.score, trial.loss = (*trial.history, row), row.score, row.loss
         # Mark the last epoch as the end: Tune may cut short whatever follows.
@@ -174,7 +147,7 @@ def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float, end: int) -
             write_record(trial, job.output)
         job.report.metrics(row.points(), epoch, run=trial.name)
         job.report.flush()
-        tune.report({"score": score, "epoch": epoch, "values": trial.values, "measured": measured})
+        tune.report({"score": score, "epoch": epoch})
         if trial.state == "waiting":
             raise _AtMilestone
 
@@ -183,7 +156,6 @@ def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float, end: int) -
         if not trial.history:
             raise UserError(f"{trial.name}: its training ended without an epoch")
         trial.state = "finished"
-        trial.effective["epochs"] = float(trial.history[-1].epoch)
     except _AtMilestone:
         pass
     except RayActorError:
@@ -262,8 +234,8 @@ def run_sweep(
 ) -> SweepSummary:
     """Run the trials; the winner has the best validation score of those that ran to their end.
     `inputs` are task, tokenizer and pretrain. Restarted with the same `output`, it runs only
-    unfinished trials. Raises UserError if every trial failed, if a trial needs more than any node
-    has, or if a value was not in force; ConfigError for a value that does not fit the task."""
+    unfinished trials. Raises UserError if every trial failed or one needs more than any node has,
+    ConfigError for a value that does not fit the task."""
     info = TaskSummary.of(inputs["task"]).info
     check_values(config, info)
     job = SweepJob(config, inputs, output, info.metric, context.report, train)
@@ -289,7 +261,6 @@ def summarise(job: SweepJob) -> SweepSummary:
         )
     best = next(trial for trial in trials if trial.number == ranked[0])
     assert best.score is not None
-    epochs_asked = sum(trial.epochs_asked for trial in trials)
     stopped = sum(trial.stopped_early for trial in trials)
     failed = sum(trial.state == "failed" for trial in trials)
     summary = SweepSummary(
@@ -299,20 +270,13 @@ def summarise(job: SweepJob) -> SweepSummary:
         stopped_early=stopped,
         failed=failed,
         epochs_run=sum(trial.epochs_run for trial in trials),
-        epochs_asked=epochs_asked,
-        grid_epochs=count_grid_epochs(job.config, epochs_asked),
+        epochs_asked=sum(trial.epochs_asked for trial in trials),
         seconds=round(sum(trial.seconds for trial in trials), 3),
         headline=f"{format_count(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
         f"best validation {job.metric} {format_metric(best.score, job.metric)} "
         f"({describe_values(best.values)})",
     )
     job.output.write_bytes(TABLE, csv_bytes(tabulate(trials)))
-    whole_record = {
-        "sweep": job.config.sweep.model_dump(mode="json"),
-        **summary.model_dump(mode="json"),
-    }
-    text = json.dumps(whole_record, indent=1, ensure_ascii=False, allow_nan=False)
-    job.output.write_bytes(RECORD, text.encode("utf-8"))
     return summary
 
 
@@ -341,8 +305,7 @@ def count_concurrent(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) 
 def run_trials(
     job: SweepJob, compute: ComputeConfig, nodes: Sequence[dict[str, float]], scratch: str
 ) -> None:
-    """Run every unfinished trial; results are in their records. Raises UserError if a drawn value
-    was not in force."""
+    """Run every unfinished trial; results are in their records."""
     concurrent = count_concurrent(compute, nodes)
     trials = draw_trials(job.config.sweep)
     for values in trials:
@@ -374,39 +337,22 @@ def run_trials(
                 trial_dirname_creator=str,
             ),
             run_config=tune.RunConfig(
-                name=f"until-{end}", storage_path=scratch, verbose=0, callbacks=[watch], stop=watch
+                name=f"until-{end}", storage_path=scratch, verbose=0, callbacks=[watch]
             ),
         ).fit()
-        if watch.wrong:
-            raise watch.wrong
 
 
-class _Watch(Callback, Stopper):
-    """Compares measured with drawn values, and stops the sweep as soon as one was not in force;
-    completes records and reports progress."""
+class _Watch(Callback):
+    """Completes records and reports progress."""
 
     def __init__(self, job: SweepJob, ended: int, total: int) -> None:
-        self.wrong: UserError | None = None
         self._job = job
         self._ended, self._total = ended, total
 
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        return self.wrong is not None
-
-    def on_trial_result(
-        self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
-        self._compare(str(trial), result["values"], result["measured"])
-
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         record = self._record(trial)
-        self._compare(record.name, record.values, record.effective)
-        if self.wrong or record.state == "waiting":
-            return  # the sweep is being aborted, or the trial may continue
-        self.close(record)
+        if record.state != "waiting":  # a trial that waits may continue
+            self.close(record)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         record = self._record(trial)
@@ -414,12 +360,6 @@ class _Watch(Callback, Stopper):
             record.fail("its process died")
             write_record(record, self._job.output)
         self.close(record, "FAILED")
-
-    def _compare(self, name: str, values: Values, measured: dict[str, float]) -> None:
-        try:
-            check_applied(name, values, measured)
-        except UserError as error:
-            self.wrong = self.wrong or error
 
     def _record(self, trial: Any) -> SweepTrial:
         record = read_record(str(trial), self._job.output)

@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_pre
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites import classifiers, measure
@@ -239,5 +239,5 @@ def test_properties_of_held_out_sentences_by_hand(tmp_path: Path) -> None:
     assert scores["content vectors"].low > scores[f"content {MAJORITY}"].high
     assert scores["order vectors"].low < 0.5
     few = corpus_of_sentences(tmp_path / "few", ["a b"] * 4)
-    with pytest.raises(ConfigError, match=r"raise corpus\.held_out_fraction"):
+    with pytest.raises(DataError, match=r"raise corpus\.held_out_fraction"):
         suite.measure(toy_rung(tmp_path, WORDS, Sums(), corpus=few), "own")

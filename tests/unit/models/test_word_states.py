@@ -42,7 +42,7 @@ class Recorder:
 
 
 def reader(encoder: Any, closes: int | None, opens: int = 90) -> WordReader:
-    return WordReader(WORDPIECE, EncodedWords(encoder, opens, closes), None)
+    return WordReader(WORDPIECE, EncodedWords(encoder, opens, closes))
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])
@@ -64,14 +64,13 @@ def test_pieces_are_those_that_share_a_character(kind: str) -> None:
             assert shared
 
 
-def test_a_word_is_the_mean_of_its_pieces_and_one_without_is_counted() -> None:
+def test_a_word_is_the_mean_of_its_pieces_and_zero_without_any() -> None:
     sentences = [Sentence.of_words(["the", "banks", "\x00"]), Sentence.of_words(["of"])]
     encoder = Recorder()
-    states = reader(encoder, closes=91).layers(sentences)
+    layers = reader(encoder, closes=91).layers(sentences)
     assert sorted(encoder.rows) == [[90, 1, 2, 3, 4, 91], [90, 5, 91]]
     by_hand = [[1, 1], [3, 3], [0, 0], [5, 1]]
-    np.testing.assert_array_equal(states.layers, [by_hand, np.array(by_hand) * 10])
-    assert (states.without_piece, states.in_windows) == (1, 0)
+    np.testing.assert_array_equal(layers, [by_hand, np.array(by_hand) * 10])
 
 
 def test_long_sentences_are_read_in_windows() -> None:
@@ -84,10 +83,9 @@ def test_long_sentences_are_read_in_windows() -> None:
     # Four tokens at a time, each window half of that behind the one before.
     assert sorted(masked.rows) == [[90, 1, 2, 3, 4, 91], [90, 3, 4, 5, 1, 91], [90, 5, 91]]
     assert sorted(causal.rows) == [[2, 3, 4, 5, 1], [90, 1, 2, 3, 4], [90, 5]]
-    assert of_masked.in_windows == of_causal.in_windows == 4
     ids = [1, 3, 5, 1, 5]
-    assert of_masked.layers[0, :, 0].tolist() == of_causal.layers[0, :, 0].tolist() == ids
-    assert of_masked.layers[0, :, 1].tolist() == [1, 3, 3, 4, 1]
+    assert of_masked[0, :, 0].tolist() == of_causal[0, :, 0].tolist() == ids
+    assert of_masked[0, :, 1].tolist() == [1, 3, 3, 4, 1]
 
 
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "intermediate_size": 32}
@@ -115,6 +113,6 @@ def test_rows_are_framed_alike(config: Any, objective: str, frame: tuple[int, in
         for _ in range(40)
     ]
     together = reads.layers(sentences)
-    alone = [reads.layers([sentence]).layers for sentence in sentences]
-    assert together.layers.shape == (3, sum(len(s.words) for s in sentences), encoder.width)
-    np.testing.assert_allclose(together.layers, np.concatenate(alone, axis=1), atol=2e-5)
+    alone = [reads.layers([sentence]) for sentence in sentences]
+    assert together.shape == (3, sum(len(s.words) for s in sentences), encoder.width)
+    np.testing.assert_allclose(together, np.concatenate(alone, axis=1), atol=2e-5)

@@ -103,7 +103,6 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, P
         "none: starts from random weights",
         "6 trials in 2 sweeps",
         "2 were stopped early: 10 of 18 epochs were run",
-        "would have taken 54 epochs. 81% of that compute was saved.",
         "With new seeds the winners score 23.3 points lower",
         "90.0% 72.0%",  # of the sweep, and with new seeds
         "3 test and 0 validation examples also occur in the training split",

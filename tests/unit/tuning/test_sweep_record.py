@@ -1,6 +1,5 @@
-"""Records of trials, what was measured against what was drawn, and room for trials."""
+"""Records of trials, and room for them."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,15 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.finetune import FinetuneConfig
+from rungwise.finetune import FinetuneConfig, finetune
 from rungwise.tuning.record import Epoch, SweepTrial, read_record, write_record
-from rungwise.tuning.running import SweepJob, check_applied, count_concurrent, run_trial, summarise
+from rungwise.tuning.running import SweepJob, count_concurrent, run_trial, summarise
 from tests.toy_sweeps import inputs, stage_config, toy
+from tests.toy_tasks import stand_in, toy_data
 
 RECORD = SweepTrial(
     number=3, values={"finetune.batch_size": 8}, finetune=FinetuneConfig(batch_size=8), seed=0
 )
-SOUND = nullcontext()
 ROW = Epoch(epoch=1, score=0.7, loss=None, seconds=0.5, metrics={"accuracy": 0.7})
 
 
@@ -75,26 +74,22 @@ def test_of_equally_good_trials_the_one_with_the_lowest_number_wins(tmp_path: Pa
     assert summarise(job).best.name == "trial-999"
 
 
-@pytest.mark.parametrize(
-    ("measured", "wrong"),
-    [
-        ({"learning_rate": 1e-4, "batch_size": 8.0}, False),
-        ({"learning_rate": 1e-4 * (1 + 1e-7)}, False),  # a float32 of it
-        ({}, False),  # nobody measured it
-        ({"dropout": 0.3}, False),  # was not drawn
-        ({"learning_rate": 1.01e-4}, True),
-        ({"batch_size": 7.0}, True),
-        ({"head_learning_rate": 1e-4}, False),  # null: that of learning_rate
-    ],
-)
-def test_a_drawn_value_out_of_force_is_found(measured: dict[str, float], wrong: bool) -> None:
-    values = {
-        "finetune.learning_rate": 1e-4,
-        "finetune.batch_size": 8,
-        "finetune.head_learning_rate": None,
-    }
-    with pytest.raises(UserError, match=r"trial-000: finetune\..* in force") if wrong else SOUND:
-        check_applied("trial-000", values, measured)
+def test_a_batch_may_be_larger_than_the_training_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = toy_data("classification", examples=24)
+
+    def train(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: Any, start: Any) -> None:
+        finetune(settings, data, seed, on_epoch, start)
+
+    stand_in(monkeypatch)
+    monkeypatch.setattr("ray.tune.report", lambda told: None)
+    space = {"finetune.batch_size": {"kind": "choice", "values": [64]}}
+    config = stage_config({"epochs": 1, "sequence_length": 16}, space=space)
+    output = Folder.at(tmp_path)
+    job = SweepJob(config, inputs(tmp_path), output, "accuracy", SilentReporter(), train)
+    run_trial({"number": 0}, job=job, cpus=1, end=1)
+    assert summarise(job).best.values == {"finetune.batch_size": 64}
 
 
 @pytest.mark.parametrize(

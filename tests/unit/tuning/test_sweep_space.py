@@ -12,7 +12,7 @@ from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig
 from rungwise.tuning import SweepConfig, SweepStageConfig, check_space
-from rungwise.tuning.config import TuningConfig, count_grid_epochs, draw_trials, resolve_settings
+from rungwise.tuning.config import TuningConfig, draw_trials, resolve_settings
 from tests.toy_sweeps import stage_config
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
@@ -47,7 +47,6 @@ def test_the_papers_grid_has_its_18_draw_trials() -> None:
         (r, b, e) for r in (5e-5, 3e-5, 2e-5) for b in (16, 32) for e in (2, 3, 4)
     }
     assert len(draw_trials(config.sweep)) == config.sweep.size() == 18
-    assert count_grid_epochs(config, 0) == 6 * (2 + 3 + 4)
     assert config.rounds == [4]
 
 
@@ -162,14 +161,6 @@ def test_a_whole_block_can_be_a_value() -> None:
 def test_trials_are_compared_on_the_way(halving: dict[str, Any] | None, rounds: list[int]) -> None:
     space = {"finetune.epochs": choice(4, 10)}
     assert stage_config(space=space, trials=2, halving=halving).rounds == rounds
-
-
-def test_the_full_grid_counts_epochs_of_trials_that_were_not_drawn() -> None:
-    space = {"finetune.batch_size": choice(8, 16, 32), "finetune.weight_decay": choice(0.0, 0.1)}
-    config = stage_config({"epochs": 5}, space=space, trials=2)
-    assert count_grid_epochs(config, 10) == 3 * 2 * 5
-    ranged = stage_config({"epochs": 5}, space=space | {"finetune.learning_rate": RATES}, trials=2)
-    assert count_grid_epochs(ranged, 10) == 10  # there is no full grid of a range
 
 
 def test_a_number_that_yaml_takes_for_a_text_is_a_number() -> None:

@@ -23,13 +23,12 @@ from rungwise.core.wording import csv_bytes
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import (
     Runs,
-    TaskMean,
     Term,
     average_tasks,
     contrast_tasks,
     read_runs,
 )
-from rungwise.evaluation.statistics import Contrast, holm
+from rungwise.evaluation.statistics import Contrast, Estimate, holm
 from rungwise.evaluation.suites.items import METRICS, ItemKey, Items, contrast, read_items
 
 TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
@@ -221,7 +220,7 @@ class ClaimsSummary(Summary):
     each pretraining, None without tasks."""
 
     claims: tuple[ClaimResult, ...]
-    averages: dict[str, TaskMean]
+    averages: dict[str, Estimate]
     seeds: int | None
 
 
@@ -270,7 +269,7 @@ def judge_claims(
 
 CLAIMS = StageType(
     "claims",
-    4,
+    5,
     judge_claims,
     ClaimsSummary,
     outside=lambda _: {"claims": fingerprint(registered_claims().model_dump(mode="json"))},

@@ -102,17 +102,13 @@ class ErrorExample:
 @dataclass(frozen=True)
 class ErrorAnalysis:
     """The errors of one variant on a task, over all its seeds; parts that its kind lacks are empty.
-    `confusion` counts (gold, predicted) labels, per word for tagging."""
+    `confusions` counts pairs of two labels (gold, predicted), the most frequent first, per word for
+    tagging."""
 
     variant: str
     classes: tuple[ClassScores, ...]
-    confusion: tuple[tuple[str, str, int], ...]
+    confusions: tuple[tuple[str, str, int], ...]
     wrong: tuple[ErrorExample, ...]
-
-    @property
-    def confusions(self) -> list[tuple[str, str, int]]:
-        """The pairs of two labels, the most frequent first."""
-        return [each for each in self.confusion if each[0] != each[1]]
 
 
 def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) -> ErrorAnalysis:
@@ -134,8 +130,8 @@ def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) 
     wrong.sort(key=lambda each: -(each.confidence or 0))
     classes = _class_scores(rows, pairs, kind) if kind.labelled else ()
     common = pairs.most_common() if kind.labelled and kind.confuses_labels else ()
-    confusion = tuple((*pair, count) for pair, count in common)
-    return ErrorAnalysis(variant, classes, confusion, tuple(wrong[:_EXAMPLES]))
+    confusions = tuple((*pair, count) for pair, count in common if pair[0] != pair[1])
+    return ErrorAnalysis(variant, classes, confusions, tuple(wrong[:_EXAMPLES]))
 
 
 def _class_scores(

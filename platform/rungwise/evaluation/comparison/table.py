@@ -95,16 +95,7 @@ def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> statistics.Contrast:
     return statistics.combine(mean, trainings, examples, count)
 
 
-class TaskMean(SummaryPart):
-    """The judged score of a variant averaged over tasks, and how far it is behind the best one,
-    None for that one."""
-
-    mean: statistics.Estimate
-    behind: statistics.Estimate | None
-    pretrainings: int
-
-
-def average_tasks(tasks: Mapping[str, Mapping[str, Runs]]) -> dict[str, TaskMean]:
+def average_tasks(tasks: Mapping[str, Mapping[str, Runs]]) -> dict[str, statistics.Estimate]:
     """The mean of every variant that was tried on all tasks, the best first."""
     common = set.intersection(*(set(runs) for runs in tasks.values())) if tasks else set()
     bounds = [metric_range(next(iter(runs.values())).kind.info.metric) for runs in tasks.values()]
@@ -113,20 +104,8 @@ def average_tasks(tasks: Mapping[str, Mapping[str, Runs]]) -> dict[str, TaskMean
         for variant in common
     }
     order = sorted(means, key=lambda variant: -means[variant].mean)
-    averages = {}
-    for variant in order:
-        mean, best, behind = means[variant], order[0], None
-        if variant != best:
-            behind = contrast_tasks(
-                [[(1.0, runs[best]), (-1.0, runs[variant])] for runs in tasks.values()]
-            ).estimate()
-        low, high = (sum(each) / len(each) for each in zip(*bounds, strict=True))
-        averages[variant] = TaskMean(
-            mean=mean.estimate(low, high),
-            behind=behind,
-            pretrainings=next(iter(tasks.values()))[variant].pretrainings,
-        )
-    return averages
+    low, high = (sum(each) / len(each) for each in zip(*bounds, strict=True))
+    return {variant: means[variant].estimate(low, high) for variant in order}
 
 
 class TableConfig(Config):
@@ -146,10 +125,6 @@ class TaskScore(SummaryPart):
     count: int
     baseline: str | None
     baseline_score: float | None
-
-
-class BudgetScore(TaskScore):
-    budget: int
 
 
 class RowDifference(SummaryPart):
@@ -179,14 +154,13 @@ class Reference(SummaryPart):
 class TableSummary(Summary):
     scores: tuple[TaskScore, ...]
     differences: tuple[RowDifference, ...]
-    budgets: tuple[BudgetScore, ...]
     published: Reference | None
 
 
 def build_table(
     config: TableConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TableSummary:
-    """Write `table.csv`, `differences.csv` and `budgets.csv`."""
+    """Write `table.csv` and `differences.csv`."""
     if config.published is not None:
         columns = TABLES[config.published.table].columns
         for task, column in config.columns.items():
@@ -201,13 +175,7 @@ def build_table(
     rows = [row for each in whole for row in _row_differences(config, each)]
     ps = statistics.holm([row.p for row in rows])  # all rows are one family of comparisons
     differences = [row.model_copy(update={"p_holm": p}) for row, p in zip(rows, ps, strict=True)]
-    budgets = [
-        BudgetScore(**score.model_dump(), budget=each.budget or each.examples.train)
-        for each in evaluations
-        for score in _task_scores(each)
-    ]
-    budgets.sort(key=lambda row: (row.task, row.variant, row.budget))
-    for name, rows in (("table", scores), ("differences", differences), ("budgets", budgets)):
+    for name, rows in (("table", scores), ("differences", differences)):
         output.write_bytes(f"{name}.csv", csv_bytes([row.model_dump() for row in rows]))
     signs = [row.sign for row in differences if row.sign is not None]
     agree = signs.count("agrees")
@@ -218,15 +186,14 @@ def build_table(
     return TableSummary(
         scores=tuple(scores),
         differences=tuple(differences),
-        budgets=tuple(budgets),
         published=table and Reference(table=table, source=TABLES[table].source),
-        show=("table.csv", "differences.csv", "budgets.csv"),
+        show=("table.csv", "differences.csv"),
         headline=f"{format_count(len(variants), 'variant')}, {format_count(len(whole), 'task')}"
         + agreement * bool(signs),
     )
 
 
-TABLE = StageType("table", 6, build_table, TableSummary)
+TABLE = StageType("table", 7, build_table, TableSummary)
 
 
 def _task_scores(evaluation: EvaluateSummary) -> list[TaskScore]:

@@ -225,7 +225,7 @@ def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
 @dataclass(frozen=True)
 class TableEntry:
     """A cell of a table: a value in the unit of its metric, or a `text`; under it the interval, or
-    the text `under`. A `shaded` share is coloured by its distance from 50 %."""
+    the text `under`."""
 
     value: float = math.nan
     metric: str = "accuracy"
@@ -233,7 +233,6 @@ class TableEntry:
     high: float = math.nan
     text: str = ""
     under: str = ""
-    shaded: bool = False
 
 
 @dataclass(frozen=True)
@@ -311,20 +310,20 @@ def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> ScoreTable:
 
 def make_layer_panels(rungs: Sequence[MeasuredRung], suite: str, frequent: str) -> list[Panel]:
     """A panel for each rule that predicts from single layers, its accuracy by layer; the level is
-    the rule's own part named `frequent`, or that of all."""
+    that of the part named `frequent`, if there is one."""
     lines: dict[str, dict[str, list[Point]]] = {}
-    others: dict[str, float] = {}  # of parts without a layer
+    level: float | None = None
     for rung in rungs:
         for score in rung.scores(suite):
+            if score.part == frequent and level is None:
+                level = 100 * score.value
             rule, _, layer = score.part.rpartition("layer ")
             if not layer.isdecimal():
-                others.setdefault(score.part, 100 * score.value)
                 continue
             point = plot_estimate(float(layer), score.estimate, 100)
             lines.setdefault(rule.strip(), {}).setdefault(rung.name, []).append(point)
     panels = []
     for rule, by_rung in lines.items():
-        level = others.get(f"{rule} {frequent}", others.get(frequent))
         title = f"{suite}, {rule}".removesuffix(", ").replace("_", " ")
         ordered = {name: sorted(points) for name, points in by_rung.items()}
         floor = None if level is None else (frequent, level)

@@ -8,7 +8,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -49,17 +48,6 @@ def by_centroid(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Clas
     return classes[cosines(test_ME, means_CE).argmax(axis=1)]
 
 
-def by_neighbours(
-    train_NE: Vectors, classes_N: Classes, test_ME: Vectors, neighbours: int
-) -> Classes:
-    """The class (M,) with most votes; neighbours as near as the last one vote too."""
-    cosines_MN = cosines(test_ME, train_NE)
-    last = max(0, len(train_NE) - neighbours)
-    threshold_M = np.partition(cosines_MN, last, axis=1)[:, last]
-    votes_MN = (cosines_MN >= threshold_M[:, None]).astype(np.float64)
-    return (votes_MN @ np.eye(int(classes_N.max()) + 1)[classes_N]).argmax(axis=1)
-
-
 def by_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
     """The class (M,) by logistic regression on standardised vectors."""
     from sklearn.linear_model import LogisticRegression  # takes a second
@@ -73,16 +61,10 @@ def by_line(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
 
 @dataclass(frozen=True)
 class Mix:
-    """The learned share of each layer and scale, and the predictions."""
+    """The learned share of each layer, and the predictions."""
 
     shares: tuple[float, ...]
-    gamma: float
     classes: Classes
-
-    def as_data(self) -> dict[str, Any]:
-        """For the page; `centre` is the mean layer (Tenney et al. 2019, arXiv:1905.05950)."""
-        centre = sum(layer * share for layer, share in enumerate(self.shares))
-        return {"shares": list(self.shares), "gamma": self.gamma, "centre": centre}
 
 
 def by_ridge(train_NE: Vectors, classes_N: Classes, test_ME: Vectors) -> Classes:
@@ -201,7 +183,7 @@ def by_mix(
         logits_MC = line(mix(list(test)))
         if allowed_MC is not None:
             logits_MC = logits_MC.masked_fill(torch.from_numpy(~allowed_MC), -torch.inf)
-    return Mix(mix.shares(), float(mix.gamma.detach()), logits_MC.argmax(dim=1).numpy())
+    return Mix(mix.shares(), logits_MC.argmax(dim=1).numpy())
 
 
 def standardise(train: Vectors, test: Vectors) -> tuple[Vectors, Vectors]:

@@ -120,7 +120,7 @@ def _measure_new(suite: Suite, rung: Rung, name: str) -> list[Items]:
 
 MEASURE = StageType(
     "measure",
-    10,
+    11,
     measure,
     MeasureSummary,
     # Digests of the files stand for paths.

@@ -203,8 +203,8 @@ class MinimalPairsSuite(Suite):
         for rung in rungs:
             for score in rung.measure.scores:
                 if (score.suite, score.part) == (name, "") and score.group is not None:
-                    entry = TableEntry(score.value, shaded=True)
-                    entries.setdefault(score.group.replace("_", " "), {})[rung.name] = entry
+                    phenomenon = score.group.replace("_", " ")
+                    entries.setdefault(phenomenon, {})[rung.name] = read_entry(score)
         rows = [TableRow(phenomenon, by_rung) for phenomenon, by_rung in entries.items()]
         for part, words in _TOTALS.items():
             scores = {rung.name: rung.measure.value(name, "accuracy", part) for rung in rungs}

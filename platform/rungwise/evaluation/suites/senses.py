@@ -1,5 +1,5 @@
 """Word senses: do the states of an ambiguous word in sentences tell its senses apart? `nearest` is
-the nearest mean of a sense's states; `context` are averaged static vectors of the words around."""
+the nearest mean of a sense's states."""
 
 import json
 from abc import abstractmethod
@@ -38,7 +38,6 @@ from rungwise.evaluation.suites.states import (
     MIX,
     Sentence,
     WordReader,
-    WordStates,
     WordStatesSuite,
     word_reader,
 )
@@ -70,7 +69,6 @@ class AmbiguousWord:
 class _Senses(WordStatesSuite):
     # most training and most test sentences per word; null: all
     sentences_per_word: int | None = Field(default=200, ge=1)
-    neighbours: int = Field(default=5, ge=1)  # nearest training sentences that vote on the sense
 
     @abstractmethod
     def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
@@ -81,7 +79,7 @@ class _Senses(WordStatesSuite):
         words = [_encode(reader, each) for each in self.words(rung, name)]
         predictions: dict[str, list[Classes]] = defaultdict(list)
         for word in words:
-            for part, classes in word.predict(self.neighbours).items():
+            for part, classes in word.predict().items():
                 predictions[part].append(classes)
         mix, predictions[_MIXED] = _predict_by_mix(words)
         names = [f"{each.word.word} {line}" for each in words for line in each.word.test.lines]
@@ -91,11 +89,7 @@ class _Senses(WordStatesSuite):
             Items.of_credit(name, part, names, groups, np.concatenate(classes) == truth)
             for part, classes in predictions.items()
         ]
-        counts = {
-            key: sum(getattr(split, key) for each in words for split in (each.train, each.test))
-            for key in ("without_piece", "in_windows")
-        }
-        return SuiteResult(items, {MIX: mix.as_data() | counts})
+        return SuiteResult(items, {MIX: {"shares": mix.shares}})
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         return [compare_rungs(rungs, name, "accuracy", _MIXED)]
@@ -132,29 +126,22 @@ class PseudoWordsSuite(_Senses):
 
 @dataclass(frozen=True)
 class _EncodedWord:
-    """A word with the states of its sentences in train (N) and test (M), the means of static
-    vectors around it (N, D) and (M, D), if there are any, and its senses (N,) and (M,), numbered by
-    frequency in train; -1 if not in train."""
+    """A word with its states in the sentences of train (N) and test (M), and its senses (N,) and
+    (M,), numbered by frequency in train; -1 if not in train."""
 
     word: AmbiguousWord
-    train: WordStates
-    test: WordStates
-    contexts: tuple[NDArray[np.float32], NDArray[np.float32]] | None
+    train: NDArray[np.float32]  # (K, N, E)
+    test: NDArray[np.float32]  # (K, M, E)
     train_senses: Classes
     test_senses: Classes
 
-    def predict(self, neighbours: int) -> dict[str, Classes]:
+    def predict(self) -> dict[str, Classes]:
         """The senses (M,) by every part that treats each word separately."""
-        senses, layers = self.train_senses, zip(self.train.layers, self.test.layers, strict=True)
-        spaces = {f"layer {layer}": both for layer, both in enumerate(layers)}
-        if self.contexts is not None:
-            spaces["context"] = self.contexts
         predictions = {FREQUENT: np.zeros(len(self.word.test.senses), np.int64)}
-        for space, (train, test) in spaces.items():
+        for layer, (train, test) in enumerate(zip(self.train, self.test, strict=True)):
             predictions |= {
-                f"nearest {space}": classifiers.by_centroid(train, senses, test),
-                f"neighbours {space}": classifiers.by_neighbours(train, senses, test, neighbours),
-                f"linear {space}": classifiers.by_line(train, senses, test),
+                f"nearest layer {layer}": classifiers.by_centroid(train, self.train_senses, test),
+                f"linear layer {layer}": classifiers.by_line(train, self.train_senses, test),
             }
         return predictions
 
@@ -259,18 +246,16 @@ def _read_split(
 
 def _encode(reader: WordReader, word: AmbiguousWord) -> _EncodedWord:
     train, test = (reader.layers(split.sentences) for split in (word.train, word.test))
-    first, second = (reader.contexts(split.sentences) for split in (word.train, word.test))
-    contexts = None if first is None or second is None else (first, second)
     order = classifiers.by_frequency(word.train.senses)
     senses = (classifiers.number_classes(order, each.senses) for each in (word.train, word.test))
-    return _EncodedWord(word, train, test, contexts, *senses)
+    return _EncodedWord(word, train, test, *senses)
 
 
 def _predict_by_mix(words: Sequence[_EncodedWord]) -> tuple[classifiers.Mix, list[Classes]]:
     """Learn one mix of layers for all words, each with its own senses; the senses by word."""
     numbers, senses = np.arange(len(words)), [1 + each.train_senses.max() for each in words]
     begins = np.cumsum([0, *senses])[:-1]
-    both = [classifiers.standardise(each.train.layers, each.test.layers) for each in words]
+    both = [classifiers.standardise(each.train, each.test) for each in words]
     train, test = (np.concatenate(parts, axis=1) for parts in zip(*both, strict=True))
     train_sizes = [len(each.word.train.senses) for each in words]
     test_sizes = [len(each.word.test.senses) for each in words]
@@ -307,9 +292,7 @@ class PolysemySuite(WordStatesSuite):
             sentences = [
                 Sentence(each["text"], ((each["first"], each["end"]),)) for each in occurrences
             ]
-            cosines = [
-                classifiers.cosines(layer, layer) for layer in reader.layers(sentences).layers
-            ]
+            cosines = [classifiers.cosines(layer, layer) for layer in reader.layers(sentences)]
             rounded = [layer.round(4).tolist() for layer in cosines]
             pairs[word] = {"occurrences": occurrences, "cosines": rounded}
             for place, sense in enumerate(senses):

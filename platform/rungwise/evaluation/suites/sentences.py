@@ -30,11 +30,11 @@ from rungwise.evaluation.suites.base import (
     compare_rungs,
     read_examples,
 )
-from rungwise.evaluation.suites.items import Items, contrast
+from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.evaluation.suites.word_vectors import cosines
 from rungwise.instances.order import evenly
-from rungwise.models.trained.capabilities import SentenceVectors
+from rungwise.models.trained.capabilities import SentenceVectors, WordVectors
 from rungwise.models.trained.encoders import StaticWords
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import TableFormat
@@ -58,11 +58,11 @@ def vectors_by_part(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
     if reads_words(rung):
         reader, whole = word_reader(rung), [Sentence(text, ((0, len(text)),)) for text in texts]
         if not isinstance(reader.source, StaticWords):
-            layers = reader.layers(whole).layers
+            layers = reader.layers(whole)
             vectors = {f"layer {number}": layer for number, layer in enumerate(layers)}
-        if reader.table is not None:
-            static = replace(reader, source=StaticWords(reader.table))
-            [vectors[WORDS]] = static.layers(whole).layers
+        if isinstance(rung.model, WordVectors):
+            static = replace(reader, source=StaticWords(rung.model))
+            [vectors[WORDS]] = static.layers(whole)
     if isinstance(rung.model, SentenceVectors):
         vectors[OWN] = rung.model.sentence_vectors(rung.encode(texts))
     return {part: rows.astype(np.float64) for part, rows in vectors.items()}
@@ -222,18 +222,6 @@ class _ProbeOfVectors(_SentenceSuite):
         ]
 
 
-def _note_gain(rung: Rung, items: list[Items]) -> SuiteResult:
-    """Note how far the model's vectors are above those of the same model before training."""
-    by_part = {each.part: each for each in items}
-    for part, trained in by_part.items():
-        kind = part.removesuffix(VECTORS)
-        if kind != part and (untrained := by_part.get(kind + UNTRAINED)):
-            gain = contrast([(1.0, [trained]), (-1.0, [untrained])])
-            interval = f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
-            rung.report.note(f"{trained.suite} {kind}{interval} over the model before training")
-    return SuiteResult(items)
-
-
 class SentenceProbeSuite(_ProbeOfVectors):
     """Labelled or scored texts or pairs: what a classifier can read off the vectors."""
 
@@ -271,7 +259,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
         splits = [(np.arange(count), np.arange(count, len(names)))] if len(parts) > 1 else None
         if KINDS[self.format.task_kind].one_label:
             labels = [str(text.target) for text in texts]
-            return _note_gain(rung, self.classify(name, features, names, labels, splits))
+            return SuiteResult(self.classify(name, features, names, labels, splits))
         scores_N = np.array([float(str(text.target)) for text in texts])
         splits = splits or classifiers.folds(np.zeros(len(names), np.int64), self.folds)
         places = np.concatenate([test for _, test in splits])
@@ -287,7 +275,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
             flat = np.concatenate(predicted).astype(np.float64)
             numbers = np.stack([scores_N[places], flat], axis=1)
             items.append(Items(name, "pearson", names, [""] * len(names), numbers, part))
-        return _note_gain(rung, items)
+        return SuiteResult(items)
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         """Accuracy or a correlation, beside the highest value of each floor."""
@@ -354,7 +342,7 @@ class SentencePropertiesSuite(_ProbeOfVectors):
             features = {VECTORS: sentence_vectors(rung, texts), **floor_vectors(rung, texts)}
             numbers = [f"{kind} {place}" for place in places]
             items += self.classify(name, features, numbers, labels, None, kind)
-        return _note_gain(rung, items)
+        return SuiteResult(items)
 
 
 def _read_sentences(rung: Rung) -> tuple[str, list[list[str]]]:

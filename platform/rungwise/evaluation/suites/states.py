@@ -28,7 +28,7 @@ from rungwise.evaluation.suites.base import (
     plot_value,
     read_examples,
 )
-from rungwise.evaluation.suites.classifiers import Classes, Places
+from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import ContextWordVectors, WordVectors
@@ -65,56 +65,21 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class WordStates:
-    """Vectors of the words of all sentences. `without_piece` counts words without a piece, whose
-    vectors are zero, `in_windows` words of sentences too long to be read at once."""
-
-    layers: NDArray[np.float32]  # (K, N, E)
-    without_piece: int
-    in_windows: int
-
-
-@dataclass(frozen=True)
 class WordReader:
-    """Reads word vectors of one rung; `table` is None if it has none."""
+    """Reads word vectors of one rung."""
 
     splitter: Any  # a tokenizer of the `tokenizers` library
     source: ContextWordVectors
-    table: WordVectors | None
 
-    def layers(self, sentences: Sequence[Sentence]) -> WordStates:
-        """The vectors of the words of all sentences, in every layer."""
-        split = self._split(sentences)
-        texts, words = [ids for ids, _ in split], [own for _, own in split]
-        longest = self.source.longest_text
-        long = [own for ids, own in split if longest is not None and len(ids) > longest]
-        return WordStates(
-            self.source.word_layers(texts, words),
-            without_piece=sum(not pieces for own in words for pieces in own),
-            in_windows=sum(map(len, long)),
-        )
-
-    def contexts(self, sentences: Sequence[Sentence]) -> NDArray[np.float32] | None:
-        """For each word, the mean (N, E) of the table's vectors of the sentence's other pieces;
-        None without a table."""
-        if self.table is None:
-            return None
-        rows = []
-        for ids, words in self._split(sentences):
-            vectors = self.table.vectors(ids) if ids else np.zeros((0, 1), np.float32)
-            for pieces in words:
-                others = np.delete(vectors, list(pieces), axis=0)
-                rows.append(others.mean(axis=0) if len(others) else np.zeros(vectors.shape[1]))
-        return np.array(rows, np.float32)
-
-    def _split(self, sentences: Sequence[Sentence]) -> list[tuple[list[int], list[range]]]:
-        """The ids of each sentence, and the pieces of its words."""
+    def layers(self, sentences: Sequence[Sentence]) -> NDArray[np.float32]:
+        """The vectors (K, N, E) of the words of all sentences; zeros for words without a piece."""
         texts = [sentence.text for sentence in sentences]
         encodings = self.splitter.encode_batch(texts, add_special_tokens=False)
-        return [
-            (encoding.ids, find_pieces(encoding.offsets, sentence.words))
+        words = [
+            find_pieces(encoding.offsets, sentence.words)
             for sentence, encoding in zip(sentences, encodings, strict=True)
         ]
+        return self.source.word_layers([encoding.ids for encoding in encodings], words)
 
 
 def reads_words(rung: Rung) -> bool:
@@ -145,13 +110,13 @@ def word_reader(rung: Rung) -> WordReader:
     encoder, source = rung.encoder, rung.model
     table = rung.model if isinstance(rung.model, WordVectors) else None
     if isinstance(source, ContextWordVectors):
-        return WordReader(rung.splitter, source, table)
+        return WordReader(rung.splitter, source)
     if encoder is None or (encoder.num_layers == 0 and table is not None):
         assert table is not None, "a rung without layers and without a table"
-        return WordReader(rung.splitter, StaticWords(table), table)
+        return WordReader(rung.splitter, StaticWords(table))
     masks = rung.summary.model.objective(rung.summary.objective).masks
     ends = rung.special.require("cls", "sep") if masks else (*rung.special.require("end"), None)
-    return WordReader(rung.splitter, EncodedWords(encoder, *ends), table)
+    return WordReader(rung.splitter, EncodedWords(encoder, *ends))
 
 
 def find_pieces(
@@ -187,82 +152,37 @@ class ProbeSuite(WordStatesSuite):
         )
         order = classifiers.by_frequency(train.tags)
         classes, truth = (classifiers.number_classes(order, each.tags) for each in (train, test))
-        ambiguous = find_ambiguous(train.words, classes, test.words)
-        layers = classifiers.standardise(train.states.layers, test.states.layers)
+        layers = classifiers.standardise(train.layers, test.layers)
         mix = classifiers.by_mix(layers[0], classes, layers[1])
         frequent = most_frequent(train.words, classes, test.words)
         predictions = {FREQUENT: frequent, "linear mix": mix.classes}
-        same_word = {f"same word {FREQUENT}": frequent}
-        for layer, (train_NE, test_ME) in enumerate(
-            zip(train.states.layers, test.states.layers, strict=True)
-        ):
+        for layer, (train_NE, test_ME) in enumerate(zip(train.layers, test.layers, strict=True)):
             predictions[f"linear layer {layer}"] = classifiers.by_line(train_NE, classes, test_ME)
-            nearest = by_same_word(ambiguous, train_NE, classes, test_ME)
-            same_word[f"same word layer {layer}"] = nearest
         # The tag of each word, or its span type for span tags.
         groups = [t.partition("-")[2] or t for t in test.tags] if marks_spans(order) else test.tags
-        places = sorted(place for _, places in ambiguous for place in places.tolist())
         items = [
             Items.of_credit(name, part, test.names, groups, tags == truth)
             for part, tags in predictions.items()
         ]
-        if places:
-            items += [
-                Items.of_credit(name, part, test.names, groups, tags == truth).select(places)
-                for part, tags in same_word.items()
-            ]
-        report = mix.as_data() | {
-            "words": {"train": len(train.words), "test": len(test.words)},
-            "without_piece": train.states.without_piece + test.states.without_piece,
-            "in_windows": train.states.in_windows + test.states.in_windows,
-        }
-        return SuiteResult(items, {MIX: report})
+        return SuiteResult(items, {MIX: {"shares": mix.shares}})
 
 
 class _Split(NamedTuple):
     names: list[str]  # file, line of the sentence and position in it
     words: list[str]
     tags: list[str]
-    states: WordStates
+    layers: NDArray[np.float32]  # (K, N, E)
 
 
 def most_frequent(
     train_words: Sequence[str], classes: Classes, test_words: Sequence[str]
 ) -> Classes:
     """The most frequent class of each test word; the overall one (0) for unseen words."""
-    best = {
-        word: int(np.bincount(classes[places]).argmax())
-        for word, places in _places(train_words).items()
-    }
+    by_word: dict[str, list[int]] = defaultdict(list)
+    for word, number in zip(train_words, classes, strict=True):
+        by_word[word].append(number)
+    best = {word: int(np.bincount(own).argmax()) for word, own in by_word.items()}
     return np.array([best.get(word, 0) for word in test_words], np.int64)
-
-
-def find_ambiguous(
-    train_words: Sequence[str], classes: Classes, test_words: Sequence[str]
-) -> list[tuple[Places, Places]]:
-    """Positions, in train and in test, of each test word that has several classes."""
-    train, test = _places(train_words), _places(test_words)
-    return [
-        (train[word], places)
-        for word, places in test.items()
-        if word in train and len(np.unique(classes[train[word]])) > 1
-    ]
-
-
-def by_same_word(
-    ambiguous: Sequence[tuple[Places, Places]],
-    train_NE: NDArray[np.float32],
-    classes_N: Classes,
-    test_ME: NDArray[np.float32],
-) -> Classes:
-    """The class (M,) of the word's nearest occurrence in train (Peters et al. 2018,
-    arXiv:1802.05365, section 5.3); -1 for unambiguous words."""
-    nearest = np.full(len(test_ME), -1)
-    for train, test in ambiguous:
-        nearest[test] = classifiers.by_neighbours(
-            train_NE[train], classes_N[train], test_ME[test], neighbours=1
-        )
-    return nearest
 
 
 def _read_split(
@@ -280,10 +200,3 @@ def _read_split(
         [tag for each in sentences for tag in each.tags or ()],
         reader.layers([Sentence.of_words(each.words) for each in sentences]),
     )
-
-
-def _places(words: Sequence[str]) -> dict[str, Places]:
-    places: dict[str, list[int]] = defaultdict(list)
-    for place, word in enumerate(words):
-        places[word].append(place)
-    return {word: np.array(each) for word, each in places.items()}

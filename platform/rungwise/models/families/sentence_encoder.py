@@ -322,7 +322,6 @@ class SentenceVectorModel:
     """Trained encoders as `SentenceVectors`, their states as `ContextWordVectors`."""
 
     module: SentenceModel
-    longest_text: int | None = None
 
     @torch.no_grad()
     def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:

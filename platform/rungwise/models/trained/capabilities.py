@@ -69,11 +69,7 @@ class RanksWords(Protocol):
 
 @runtime_checkable
 class ContextWordVectors(Protocol):
-    """Gives a word a vector in its context. `longest_text` is the most tokens read at once, None if
-    unbounded."""
-
-    @property
-    def longest_text(self) -> int | None: ...
+    """Gives a word a vector in its context."""
 
     def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
         """Return the vectors (K, N, E) of the words of all texts, in each of K layers. A word is

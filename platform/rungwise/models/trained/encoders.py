@@ -227,7 +227,6 @@ class StaticWords:
     """Gives a word its one vector, in any context; its only layer is the table."""
 
     table: WordVectors
-    longest_text: int | None = None
 
     def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
         tokens = [

@@ -167,8 +167,6 @@ class PrototypesModel(TableModel):
     weights: Vectors  # (V,) as a neighbour
     window: int
 
-    longest_text: ClassVar[int | None] = None
-
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         arrays = (self.table, self.centres, self.means, self.rows, self.weights)
         return dict(zip(_TENSORS, arrays, strict=True))

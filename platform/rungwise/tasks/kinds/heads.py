@@ -22,6 +22,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.transformer.attention import real_places
@@ -225,15 +226,11 @@ class CrfHead(TokenHead):
     def log_partition(self, emissions_WC: Tensor, rows: Rows) -> Tensor:
         """Return log Z of each row that has words."""
         assert rows.word_row is not None
-        _, row_W, count_R = rows.word_row.unique_consecutive(
-            return_inverse=True, return_counts=True
-        )
-        begin_R = count_R.cumsum(0) - count_R
-        place_W = torch.arange(len(row_W), device=row_W.device) - begin_R[row_W]
-        shape = (len(count_R), int(count_R.max()), len(self.first))
-        padded_RNC = emissions_WC.new_zeros(shape).index_put((row_W, place_W), emissions_WC)
+        _, count_R = rows.word_row.unique_consecutive(return_counts=True)
+        rows_NC = list(emissions_WC.split(count_R.tolist()))
+        padded_RNC = pad_sequence(rows_NC, batch_first=True)
         sums_RC = self.first + padded_RNC[:, 0]
-        for number in range(1, shape[1]):
+        for number in range(1, padded_RNC.shape[1]):
             next_RC = (sums_RC[:, :, None] + self.follow).logsumexp(1) + padded_RNC[:, number]
             sums_RC = torch.where((count_R > number)[:, None], next_RC, sums_RC)
         return (sums_RC + self.last).logsumexp(1)
