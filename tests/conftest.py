@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 # Of tokenizers trained here: [PAD] [UNK] [CLS] [SEP] [MASK], and what ends a document.
 SPECIAL_IDS = SpecialIds(0, 1, 2, 3, 4, end=3, ids=(0, 1, 2, 3, 4))
 REPOSITORY = Path(__file__).resolve().parents[1]
+# What the fixture `cli` gives.
+Cli = Callable[..., str]
 # Else those of few tests come last, and one process ends long after the others.
 _LONGEST = {
     f"tests/{folder}/test_{name}.py"
@@ -93,10 +95,28 @@ def one_thread_and_a_seed() -> None:
 
 @pytest.fixture(autouse=True)
 def no_tracking_address() -> Iterator[None]:
-    """Forget the address that a run gave MLflow, which keeps it in the environment."""
+    """Forget the address that a run gave MLflow, which keeps it here and in the environment."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     yield
     os.environ.pop("MLFLOW_TRACKING_URI", None)
+    if (mlflow := sys.modules.get("mlflow")) is not None:
+        mlflow.set_tracking_uri(None)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs a command in this process; what it printed, or its message if it is to fail."""
+
+    def run(*arguments: str, status: int = 0) -> str:
+        from rungwise.__main__ import main
+
+        capsys.readouterr()
+        ended = main([*arguments])
+        out, err = capsys.readouterr()
+        assert ended == status, err
+        return err if status else out
+
+    return run
 
 
 def pytest_collection_finish() -> None:

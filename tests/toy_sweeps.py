@@ -4,20 +4,15 @@ import json
 import math
 import time
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import SilentReporter
 from rungwise.core.stages.summary import Summary
-from rungwise.core.storage.folder import Folder
-from rungwise.finetune import FinetuneConfig, OnEpoch, SplitData, finetune
-from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary, Text
+from rungwise.finetune import FinetuneConfig
+from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary
 from rungwise.tuning import SweepStageConfig
-from rungwise.tuning.config import draw_trials, resolve_settings
-from rungwise.tuning.record import Epoch, write_record
-from rungwise.tuning.running import SweepJob, Train, new_record, summarise
+from rungwise.tuning.running import Train
 from tests.summaries import standing
 
 BEST_RATE = 1e-3
@@ -70,53 +65,6 @@ def toy(starts: Path | None = None, seconds: float = 0.0) -> Train:
             on_epoch(epoch, metrics, lambda here=epoch: str(here).encode())
 
     return train
-
-
-def real(settings: FinetuneConfig, inputs: Any, seed: int, on_epoch: OnEpoch, start: Any) -> None:
-    """Real fine-tuning of a tiny model on the 24 examples of a toy task."""
-    from tests.toy_tasks import toy_data
-
-    data = toy_data("classification")
-    splits = {
-        name: SplitData(
-            [Text("", "", None, data.info.labels[i.target]) for i in split.items], split.items
-        )
-        for name, split in data.splits.items()
-    }
-    finetune(settings, replace(data, splits=splits), seed, on_epoch, start)
-
-
-def swept(
-    folder: Path, finetune: dict[str, Any], shift: float = 0.0, failed: int = 0, **sweep: Any
-) -> Artifact:
-    """A sweep artifact of scores less `shift`; halving stops every third, `failed` fail."""
-    config, output = stage_config(finetune, **sweep), Folder.at(folder / "sweep-records")
-    draws, first = draw_trials(config.sweep), config.rounds[0]
-    output.remove()
-    for number, values in enumerate(draws):
-        settings = resolve_settings(config, values)
-        epochs = settings.epochs
-        if config.sweep.halving and number % 3 == 2:
-            epochs = min(epochs, first)
-        trial = new_record(config, number)
-        trial.state = "finished" if epochs == settings.epochs else "stopped_early"
-        for epoch in range(1, epochs + 1):
-            score = score_of(settings, epoch) - shift
-            row = Epoch(
-                epoch=epoch,
-                score=score,
-                loss=1 / epoch,
-                seconds=1.0 * epoch,
-                metrics={"accuracy": score},
-            )
-            trial.history, trial.score, trial.loss = (*trial.history, row), row.score, row.loss
-        if number >= len(draws) - failed:
-            trial.fail("it broke")
-            trial.history = ()
-        write_record(trial, output)
-    summary = summarise(SweepJob(config, {}, output, "accuracy", SilentReporter(), toy()))
-    summary = summary.model_copy(update={"seconds": 1.0, "headline": "sweep"})
-    return artifact(folder, "sweep", config.model_dump(mode="json"), summary)
 
 
 def mark(folder: Path, data: dict[str, Any]) -> None:

@@ -83,12 +83,12 @@ def postgresql(unused_port: int) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_server_that_dies_in_a_run_is_told_the_rest_once_by_the_printed_command(
-    postgresql: str, bucket: str, tmp_path: Path, free_ports: list[int]
+    postgresql: str, bucket: str, tmp_path: Path, unused_port: int
 ) -> None:
-    address = f"http://127.0.0.1:{free_ports[0]}"
+    address = f"http://127.0.0.1:{unused_port}"
     server = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", postgresql]
     server += ["--artifacts-destination", f"{bucket}/mlflow", "--host", "127.0.0.1"]
-    server += ["--port", str(free_ports[0]), "--workers", "1"]
+    server += ["--port", str(unused_port), "--workers", "1"]
     root = tmp_path / "root"
     corpus = write_corpus(tmp_path / "text", documents=30)
     recipe = small_recipe(root, corpus, tracking={"uri": address})

@@ -12,7 +12,7 @@ from rungwise.training.summary import GradientRun, PretrainSummary
 from rungwise.training.throughput import Progress
 from tests.faults.raylets import Raylets, raylets
 from tests.faults.training_job import job
-from tests.training_runs import config, finished_instances, run, together, weights
+from tests.training_runs import assert_same_weights, config, finished_instances, run, together
 
 HEAD, OTHER, NEW = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
@@ -34,8 +34,7 @@ def assert_bits_of(summary: PretrainSummary, output: Path, undisturbed: Progress
     for key in ("history", "validation"):
         assert list(getattr(run_of(summary), key)) == getattr(undisturbed, key), key
     assert_data_of(summary, undisturbed)
-    resumed, expected = weights(output), weights(at)
-    assert all(resumed[name].equal(expected[name]) for name in expected)
+    assert_same_weights(output, at)
 
 
 def run_of(summary: PretrainSummary) -> GradientRun:

@@ -43,7 +43,6 @@ def refusal(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
     ("stage", "changes", "message"),
     [
         ("tokenizer", {"tokenizer.vocab_size": 30_522}, "tokenizer.vocab_size: 30,522 asked"),
-        ("pretrain", {"pretrain.global_batch_size": 10**6}, "training instances; lower it"),
         pytest.param(
             "pretrain",
             {"pretrain.optimizer.learning_rate": 1e30},

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 from mlflow.models import get_model_info
 
-from rungwise.__main__ import main
 from rungwise.serving import registry
 from tests.commands import execute
-from tests.conftest import small_gpt, small_recipe, write_corpus, write_recipe
+from tests.conftest import Cli, small_gpt, small_recipe, write_corpus, write_recipe
 
 WORDS = {"kind": "word", "vocab_size": 200, "min_frequency": 1}
 # A kind, keys of a worse model, and what is answered.
@@ -45,26 +43,14 @@ RUNGS: dict[str, tuple[dict[str, Any], list[str], set[str]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _own_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    yield
-    # It keeps its URI in the process and in the environment.
-    mlflow.set_tracking_uri(None)  # pyright: ignore[reportArgumentType]
-    os.environ.pop("MLFLOW_TRACKING_URI", None)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RUNGS)
-def test_from_a_recipe_to_the_alias(
-    kind: str, tmp_path: Path, ray_session: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_a_recipe_to_the_alias(kind: str, tmp_path: Path, ray_session: None, cli: Cli) -> None:
     blocks, worse, keys = RUNGS[kind]
     root, name = tmp_path / "root", f"small-{kind}"
     recipe = small_recipe(root, write_corpus(tmp_path / "text", 40), registry={"name": "small"})
     config = write_recipe(tmp_path / "recipe.yaml", recipe | blocks)
-    assert main(["run", "pretrain", str(config)]) == 0
-    assert f"rungwise predict models:/{name}/1" in capsys.readouterr().out
+    assert f"rungwise predict models:/{name}/1" in cli("run", "pretrain", str(config))
     uri = f"sqlite:///{root}/mlflow.db"
     client = MlflowClient(uri)
     assert client.get_model_version(name, "1").tags["rungwise.licence"] == "not stated"
@@ -72,8 +58,7 @@ def test_from_a_recipe_to_the_alias(
     # A licence changes no text, so nothing is built again but the registered version.
     recipe["corpus"]["sources"][0]["licence"] = "CC BY 4.0"
     config.write_text(yaml.safe_dump(recipe | blocks))
-    assert main(["run", "pretrain", str(config)]) == 0
-    assert "1 of " in capsys.readouterr().out
+    assert "1 of " in cli("run", "pretrain", str(config))
     version = client.get_model_version(name, "2")
     assert (str(version.version), version.tags["rungwise.licence"]) == ("2", "CC BY 4.0")
     assert "licence: CC BY 4.0" in str(version.description)
@@ -100,8 +85,8 @@ def test_from_a_recipe_to_the_alias(
     asked = tmp_path / "asked.txt"
     asked.write_text("".join(f"{text}\n" for text in example))
     for model in (f"models:/{name}/2", f"runs:/{version.run_id}/model", str(config)):
-        assert main(["predict", model, "--root", str(root), "--input", str(asked)]) == 0
-        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        said = cli("predict", model, "--root", str(root), "--input", str(asked))
+        lines = [json.loads(line) for line in said.splitlines()]
         for own, line in zip(by_mlflow, lines, strict=True):
             assert own.keys() == keys
             for key in keys:
@@ -111,16 +96,14 @@ def test_from_a_recipe_to_the_alias(
     assert ("continuation" in continued) == (kind == "gpt")
     if kind == "gpt":
         flags = ["--input", str(asked), "--length=5", "--temperature=0"]
-        assert main(["predict", str(config), "--root", str(root), *flags]) == 0
-        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        said = cli("predict", str(config), "--root", str(root), *flags)
+        lines = [json.loads(line) for line in said.splitlines()]
         assert [line["continuation"] for line in lines] == list(continued["continuation"].values())
-    assert main(["run", "pretrain", str(config), *worse]) == 0
+    cli("run", "pretrain", str(config), *worse)
     assert registry.find_holder(client, name, "champion") == "2", "its validation loss is lower"
-    capsys.readouterr()
     promote = ["promote", f"models:/{name}/3", "--root", str(root), "--to", "trial"]
     if kind != "word2vec":  # order 1 and five steps are no better than guessing by frequency
-        assert main(promote) == 2
-        assert "is that of guessing by how often each token occurs" in capsys.readouterr().err
+        assert "is that of guessing by how often each token occurs" in cli(*promote, status=2)
         return
-    assert main(promote) == 0, "nobody holds it"
-    assert main(["promote", f"models:/{name}/1", "--root", str(root), "--to", "trial"]) == 0
+    cli(*promote)  # nobody holds it
+    cli("promote", f"models:/{name}/1", "--root", str(root), "--to", "trial")

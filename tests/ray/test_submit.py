@@ -1,4 +1,4 @@
-"""Jobs on a real head with token auth, reached over a line that is cut; `ray job submit` too."""
+"""Jobs on a real head with token auth, reached over a line that is cut."""
 
 import contextlib
 import json
@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,7 +22,7 @@ from ray.job_submission import JobSubmissionClient
 
 from rungwise.cluster.local import node_environment, start_command
 from rungwise.submission.submit import connect, find_server
-from tests.commands import RUNGWISE, copy_project, execute
+from tests.commands import RUNGWISE, copy_project
 from tests.conftest import REPOSITORY, find_ports, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until
 
@@ -214,14 +213,3 @@ def test_a_submitted_workflow_is_followed_over_a_line_that_breaks(
     assert not [path for path in logs if TOKEN in path.read_text(errors="replace")]
     (corpus,) = (project.parent / "root").glob("corpus/*/artifact.json")
     assert "dropped of the job" in json.loads(corpus.read_text())["summary"]["headline"]
-
-
-@pytest.mark.slow
-def test_ray_s_own_command_submits_the_same_workflow_file(
-    head: Head, project: Path, tmp_path: Path
-) -> None:
-    command = [str(Path(sys.executable).with_name("ray")), "job", "submit"]
-    command += ["--address", head.address, "--working-dir", str(project), "--", "python"]
-    command += ["workflows/instances.py", "small.yaml", f"root={tmp_path / 'root'}"]
-    printed = execute(command, variables=head.environment).stdout
-    assert "of 4 stages built of the job" in printed

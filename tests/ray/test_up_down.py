@@ -177,15 +177,6 @@ def assert_gone(up: Up, cluster: LocalCluster, family: list[psutil.Process]) -> 
     assert up.record is None
 
 
-def test_up_says_where_everything_is(cluster: Up) -> None:
-    for place in (cluster.cluster.job_address, cluster.cluster.token_path):
-        assert place in cluster.said
-    assert str(cluster.folder / "artifacts") in cluster.said
-    assert "rungwise submit" in cluster.said
-    assert "rungwise down" in cluster.said
-    assert cluster.get("/api/jobs/") == []
-
-
 def test_both_nodes_are_alive_by_rays_own_word(cluster: Up) -> None:
     command = [RAY, "list", "nodes", "--address", cluster.cluster.job_address, "--format", "json"]
     done = execute(command, variables=cluster.environment)

@@ -17,7 +17,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.pipeline.places import list_recipes, root_folder
 from rungwise.pipeline.workflow import load_recipe
-from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
+from tests.conftest import REPOSITORY, Cli, small_recipe, write_corpus, write_recipe
 
 # What a driver left that was killed on another machine, or before this one was started again.
 KILLED_DRIVER = {
@@ -47,26 +47,11 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["pretrain", "{recipe}", "pretrain.stepz=5"],
-            "stepz=5: unknown key; did you mean 'steps'?",
-        ),
-        (
-            ["pretrain", "{recipe}", "modle.num_layers=5"],
-            "modle: unknown key; did you mean 'model'?",
-        ),
-        (
-            ["pretrain", "{recipe}", "model.num_heads=5"],
-            "size must be a multiple of model.num_heads",
-        ),
         (["pretrain", "{recipe}", "corpus.sources.0.paths=[/no/such]"], "file matches '/no/such'"),
         (["pretrain", "quikstart.yaml"], "there is no recipe quikstart.yaml in "),
-        (["pretrain", "{recipe}", "learning_rate=5"], "mean pretrain.optimizer.learning_rate=...?"),
-        (["pretrain", "{recipe}", "pretrain.lr=5"], "mean pretrain.optimizer.learning_rate=...?"),
         (["pretrain", "{recipe}", "pretrain.epochs=5"], "did you mean pretrain.steps=...?"),
-        (["pretrain", "{recipe}", "steps=5"], "steps"),
+        (["pretrain", "{recipe}", "steps=5"], "steps=5: input should be a valid list, found 5"),
         (["pretrain", "quikstart"], "; did you mean quickstart?"),
-        (["pretrain", "{recipe}", "pretrain.steps=x"], "should be a valid integer, found 'x'"),
         (["pretrain", "{recipe}", "corpus.sources.0.kind=pdf"], "warc, pydocs; found 'pdf'"),
         (["README.md", "{recipe}"], "README.md is no workflow: expected a Python file"),
         (["pretend", "{recipe}"], "there is no workflow workflows/pretend.py; found: finetune, "),
@@ -133,25 +118,15 @@ def test_a_workflow_that_cannot_be_imported_is_one_line_with_its_place(
     assert len(said.strip().splitlines()) == 1
 
 
-def test_an_empty_corpus_is_named(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    empty = recipe.parent / "empty.txt"
-    empty.write_text("")
-    assert main(["run", "pretrain", str(recipe), f"corpus.sources.0.paths=[{empty}]"]) == 2
-    assert "corpus.sources.0.paths: the corpus is empty" in capfd.readouterr().err
-
-
-def test_plan_writes_nothing(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "pretrain", str(recipe)]) == 0
-    out = capfd.readouterr().out
+def test_plan_writes_nothing(recipe: Path, cli: Cli) -> None:
+    out = cli("plan", "pretrain", str(recipe))
     assert "build  about" in out  # without marks of colour
     assert "6 of 6 stages to build" in out
     assert not (recipe.parent / "root").exists()
 
 
-def test_doctor_finds_this_environment_well(capfd: pytest.CaptureFixture[str]) -> None:
-    status = main(["doctor"])
-    out = capfd.readouterr().out
-    assert status == 0, out
+def test_doctor_finds_this_environment_well(cli: Cli) -> None:
+    out = cli("doctor")
     for word in ("Python", "CPUs", "memory", "GPU", "MLflow", "ray", "torch", "nothing wrong"):
         assert word in out
 
@@ -200,20 +175,19 @@ def test_arguments_that_do_not_parse_are_one_line(
     assert message in capsys.readouterr().err
 
 
-def test_gc_leaves_folders_of_other_kinds(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_gc_leaves_folders_of_other_kinds(recipe: Path, cli: Cli) -> None:
     root, name = recipe.parent / "root", load_recipe(recipe).name
     mine, abandoned = root / "notes" / f"{name}-old", root / "corpus" / f"{name}-0123456789ab"
     for folder in (mine, abandoned):
         folder.mkdir(parents=True)
         (folder / "a.txt").write_text("a")
-    assert main(["gc", "instances", str(recipe), "--delete"]) == 0
-    assert str(abandoned) in capfd.readouterr().out
+    assert str(abandoned) in cli("gc", "instances", str(recipe), "--delete")
     assert mine.exists()
     assert not abandoned.exists()
 
 
 def test_gc_keeps_everything_while_a_run_is_in_progress(
-    recipe: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    recipe: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of any recipe: its stages may read next what is there."""
     monkeypatch.setattr(leases, "EXPIRY_SECONDS", 1.0)
@@ -222,33 +196,29 @@ def test_gc_keeps_everything_while_a_run_is_in_progress(
     folder.mkdir(parents=True)
     (root / f".{'a' * 32}.{0:012}.{'b' * 12}.lease").write_text(json.dumps(KILLED_DRIVER))
     with register_driver(Folder.at(root)):
-        assert main(["gc", "instances", str(recipe), "--delete"]) == 2
+        refused = cli("gc", "instances", str(recipe), "--delete", status=2)
     driver = f"process {os.getpid()} on {socket.gethostname()}"
-    assert f"{driver} is at work below {root}" in capfd.readouterr().err
+    assert f"{driver} is at work below {root}" in refused
     assert folder.exists()
-    assert main(["gc", "instances", str(recipe), "--delete"]) == 0
+    cli("gc", "instances", str(recipe), "--delete")
     assert not folder.exists()
     assert not list(root.glob(".*"))
 
 
-def test_a_recipe_in_a_folder_with_an_at_sign_is_a_recipe(
-    recipe: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_in_a_folder_with_an_at_sign_is_a_recipe(recipe: Path, cli: Cli) -> None:
     folder = recipe.parent / "a@b"
     folder.mkdir()
     path = recipe.rename(folder / recipe.name)
-    assert main(["why", str(path), "pretrain.steps=5"]) == 2
-    assert "its pretrain stage is not finished" in capfd.readouterr().err
+    refused = cli("why", str(path), "pretrain.steps=5", status=2)
+    assert "its pretrain stage is not finished" in refused
 
 
 @pytest.mark.parametrize("command", [["why"], ["verify"], ["rebuild", "--into", "b"]])
 def test_keys_are_refused_where_there_is_no_recipe_to_change(
-    command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    command: list[str], tmp_path: Path, cli: Cli
 ) -> None:
-    assert main([*command, str(tmp_path), "pretrain.steps=5"]) == 2
-    assert f"pretrain.steps=5: keys can be changed of a recipe, and {tmp_path} is none" in (
-        capfd.readouterr().err
-    )
+    refused = cli(*command, str(tmp_path), "pretrain.steps=5", status=2)
+    assert f"pretrain.steps=5: keys can be changed of a recipe, and {tmp_path} is none" in refused
 
 
 @pytest.mark.parametrize(
@@ -272,7 +242,6 @@ def test_a_question_in_an_empty_folder_leaves_it_empty(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("RUNGWISE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     assert main(command) == 2
     (line,) = capfd.readouterr().err.splitlines()
@@ -281,23 +250,19 @@ def test_a_question_in_an_empty_folder_leaves_it_empty(
 
 
 def test_what_mlflow_refuses_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     from mlflow import MlflowClient
 
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     store = tmp_path / "artifacts" / "mlflow.db"
     store.parent.mkdir()
     store.write_bytes(b"torn")
-    assert main(["promote", "models:/a/1"]) == 2
-    assert "mlflow.db is not an SQLite database" in capfd.readouterr().err
+    assert "mlflow.db is not an SQLite database" in cli("promote", "models:/a/1", status=2)
     store.unlink()
     MlflowClient(f"sqlite:///{store}").search_experiments()
     for command in (["promote", "models:/a/1"], ["why", "models:/a/1"]):
-        capfd.readouterr()
-        assert main(command) == 2
-        assert "name=a" in capfd.readouterr().err
+        assert "name=a" in cli(*command, status=2)
 
 
 def test_the_root_of_a_job_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +317,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 
 
 def test_the_stages_of_a_run_have_their_last_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     tracker = Tracker(uri, "rungwise", tmp_path / "spool")
@@ -368,14 +333,11 @@ def test_the_stages_of_a_run_have_their_last_figures(
     assert tracker.finish(60) == 0
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("COLUMNS", "300")
-    assert main(["status", "bert"]) == 0
-    *stages, source = capsys.readouterr().out.splitlines()
+    *stages, source = cli("status", "bert").splitlines()
     assert sorted(stages) == [
         "bert  corpus  finished  time 0:01:15",
         "bert  pretrain  running  tokens/s 4,321",
     ]
     assert source.startswith("MLflow at sqlite")
-    assert main(["status", "elmo"]) == 0
-    assert capsys.readouterr().out.startswith("no run")
-    assert main(["status", "--experiment", "other"]) == 2
-    assert "has no experiment other" in capsys.readouterr().err
+    assert cli("status", "elmo").startswith("no run")
+    assert "has no experiment other" in cli("status", "--experiment", "other", status=2)

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from rungwise.__main__ import main
 from rungwise.forecast.laws import Point
 from rungwise.pipeline import loading
 from rungwise.pipeline.loading import LoadedCurve
 from rungwise.pipeline.workflow import load_recipe
-from tests.conftest import small_recipe, write_corpus, write_recipe
+from tests.conftest import Cli, small_recipe, write_corpus, write_recipe
 from tests.unit.forecast.test_scores import RUNGS, lie_on_lines, list_scores
 from tests.unit.pipeline.test_curve import GPT
 
@@ -65,16 +64,14 @@ def ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_recipe(tmp_path / "ladder.yaml", recipe)
 
 
-def forecast(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    capsys.readouterr()
-    assert main(["forecast", *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def forecast(cli: Cli, *arguments: str) -> Any:
+    return json.loads(cli("forecast", *arguments, "--json"))
 
 
 def test_a_crossing_is_where_the_laws_meet_and_the_better_rung_is_the_likelier(
-    ladder: Path, capsys: pytest.CaptureFixture[str]
+    ladder: Path, cli: Cli
 ) -> None:
-    result = forecast(capsys, str(ladder), "--compute", "10x")
+    result = forecast(cli, str(ladder), "--compute", "10x")
     rungs = {row["rung"]: row for row in result["rungs"]}
     gpt = rungs["gpt"]["later"]
     assert gpt["low"] <= bits("gpt", 10 * SECONDS) <= gpt["high"]
@@ -87,14 +84,13 @@ def test_a_crossing_is_where_the_laws_meet_and_the_better_rung_is_the_likelier(
     assert crossing["seconds"]["low"] <= 100 * (9 / 8) ** 5 <= crossing["seconds"]["high"]
 
 
-def test_seconds_and_words_say_the_same(ladder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    by_factor = forecast(capsys, str(ladder), "--compute", "10", "--text", "4x")
-    assert forecast(capsys, str(ladder), "--seconds", "1000", "--words", "2000000") == by_factor
+def test_seconds_and_words_say_the_same(ladder: Path, cli: Cli) -> None:
+    by_factor = forecast(cli, str(ladder), "--compute", "10", "--text", "4x")
+    assert forecast(cli, str(ladder), "--seconds", "1000", "--words", "2000000") == by_factor
 
 
-def test_the_terminal_shows_every_figure(ladder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["forecast", str(ladder), "--compute", "10x"]) == 0
-    output = capsys.readouterr().out
+def test_the_terminal_shows_every_figure(ladder: Path, cli: Cli) -> None:
+    output = cli("forecast", str(ladder), "--compute", "10x")
     assert "GPT passes 3-gram at" in output
     assert "no forecast of LSA: its loss is none of tokens" in output
     [gpt] = [line for line in output.splitlines() if line.startswith("GPT  ")]
@@ -102,15 +98,14 @@ def test_the_terminal_shows_every_figure(ladder: Path, capsys: pytest.CaptureFix
 
 
 def test_scores_on_tasks_are_foretold_from_the_loss(
-    ladder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ladder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {rung: rung.upper() for rung in RUNGS}
     made = LoadedCurve(list_scores(lie_on_lines), names, {}, words=5e5, metrics={"topics": "f1"})
     monkeypatch.setattr(loading, "load_curve", lambda *_: made)
-    [task] = forecast(capsys, str(ladder), "--compute", "4x", "--text", "4x")["tasks"]
+    [task] = forecast(cli, str(ladder), "--compute", "4x", "--text", "4x")["tasks"]
     assert task["error"] < task["last_error"]
-    assert main(["forecast", str(ladder), "--compute", "4x", "--text", "4x"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli("forecast", str(ladder), "--compute", "4x", "--text", "4x").splitlines()
     begin = next(place for place, line in enumerate(lines) if line.startswith("topics, F1"))
     best = lines[begin + 1].split()
     assert best[:2] == ["GPT", f"{task['now']['gpt']:.1%}"]
@@ -118,13 +113,10 @@ def test_scores_on_tasks_are_foretold_from_the_loss(
     assert any("topics: with the largest budgets hidden" in line for line in lines)
 
 
-def test_the_plan_is_a_recipe_with_that_many_steps(
-    ladder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_plan_is_a_recipe_with_that_many_steps(ladder: Path, tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "gpt.yaml"
     command = ["forecast", str(ladder), "--compute", "10x", "--text", "2x", "--plan", str(file)]
-    assert main(command) == 0
-    assert f"rungwise run pretrain {file}" in capsys.readouterr().out
+    assert f"rungwise run pretrain {file}" in cli(*command)
     recipe = load_recipe(file)
     assert recipe.model
     assert recipe.model.kind == "gpt"
@@ -132,30 +124,28 @@ def test_the_plan_is_a_recipe_with_that_many_steps(
     assert getattr(recipe.pretrain, "steps", None) == 800
     assert not recipe.curve
     assert "2 times the text" in file.read_text()
-    assert main(command) == 2
-    assert "exists" in capsys.readouterr().err
-    assert main([*command[:-1], str(tmp_path / "other.yaml"), "--rung", "bert"]) == 2
-    assert "expected a rung with a forecast (ngram3, gpt), found bert" in capsys.readouterr().err
+    assert "exists" in cli(*command, status=2)
+    refused = cli(*command[:-1], str(tmp_path / "other.yaml"), "--rung", "bert", status=2)
+    assert "expected a rung with a forecast (ngram3, gpt), found bert" in refused
 
 
 def test_no_rung_is_planned_by_itself_while_one_that_may_be_better_is_not_foretold(
-    ladder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ladder: Path, tmp_path: Path, cli: Cli
 ) -> None:
     file = tmp_path / "far.yaml"
     far = [str(ladder), "--compute", "101x"]  # farther than any forecast
-    assert {row["rung"]: row["later"] is None for row in forecast(capsys, *far)["rungs"]} == {
+    assert {row["rung"]: row["later"] is None for row in forecast(cli, *far)["rungs"]} == {
         "ngram3": False,
         "gpt": True,
     }
-    assert main(["forecast", *far]) == 0
-    assert "among the rungs with a forecast alone" in capsys.readouterr().out
-    assert main(["forecast", *far, "--plan", str(file)]) == 2
-    assert "gpt cannot be forecast at that budget and may be the best" in capsys.readouterr().err
-    assert main(["forecast", *far, "--plan", str(file), "--rung", "ngram3"]) == 0
+    assert "among the rungs with a forecast alone" in cli("forecast", *far)
+    refused = cli("forecast", *far, "--plan", str(file), status=2)
+    assert "gpt cannot be forecast at that budget and may be the best" in refused
+    cli("forecast", *far, "--plan", str(file), "--rung", "ngram3")
 
 
 def test_the_chances_of_masked_models_choose_no_rung_by_bits_per_byte(
-    ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     """Alone in its measure, a masked model is the best of it for sure."""
     made = loading.load_curve(load_recipe(ladder), "ladder")
@@ -167,15 +157,13 @@ def test_the_chances_of_masked_models_choose_no_rung_by_bits_per_byte(
     both = replace(made, points=[*masked, *made.points], names=made.names | {"bert": "BERT"})
     monkeypatch.setattr(loading, "load_curve", lambda *_: both)
     file = tmp_path / "gpt.yaml"
-    assert main(["forecast", str(ladder), "--compute", "10x", "--plan", str(file)]) == 0
+    cli("forecast", str(ladder), "--compute", "10x", "--plan", str(file))
     assert load_recipe(file).name.endswith("-gpt")
 
 
-def test_a_ladder_without_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ladder_without_a_curve(tmp_path: Path, cli: Cli) -> None:
     recipe = count_recipe(tmp_path)
     file = write_recipe(tmp_path / "plain.yaml", recipe)
-    assert main(["forecast", str(file)]) == 2
-    assert "has no block curve" in capsys.readouterr().err
+    assert "has no block curve" in cli("forecast", str(file), status=2)
     file.write_text(yaml.safe_dump(recipe | {"curve": {"budgets": [0.25, 1]}}))
-    assert main(["forecast", str(file)]) == 2
-    assert f"run it first: rungwise run ladder {file}" in capsys.readouterr().err
+    assert f"run it first: rungwise run ladder {file}" in cli("forecast", str(file), status=2)

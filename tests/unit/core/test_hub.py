@@ -107,7 +107,7 @@ def test_a_labelled_set_is_the_same_artifact_from_the_hub_and_from_disk(
     assert len(made[0]) == 3
 
 
-def test_a_moved_revision_changes_the_fingerprint_if_its_text(server: Hub, tmp_path: Path) -> None:
+def test_a_moved_revision_changes_the_fingerprint_if_its_text(server: Hub) -> None:
     pattern = "hf://datasets/org/name/train.jsonl"
     lines = [json.dumps(row) + "\n" for row in ROWS]
     first = server.push("datasets/org/name", {"train.jsonl": "".join(lines).encode()})

@@ -74,6 +74,7 @@ def _overrides(rest: list[str]) -> list[str]:
     ("key", "places"),
     [
         ("pretrain.learning_rate", "pretrain.optimizer.learning_rate"),
+        ("pretrain.lr", "pretrain.optimizer.learning_rate"),
         ("pretrain.warmup_fraction", "pretrain.optimizer.schedule.warmup_fraction"),
         ("instances.max_predictions", "instances.masking.max_predictions"),
         ("corpus.held_out", "'held_out_fraction'"),

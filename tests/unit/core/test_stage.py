@@ -24,6 +24,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.summary import CORPUS
 from rungwise.pipeline import rebuilding
+from tests.conftest import Cli
 
 
 class Settings(Config):
@@ -240,7 +241,7 @@ def test_a_record_that_was_edited_is_refused(root: Folder, key: str) -> None:
     ],
 )
 def test_verify_names_a_record_that_cannot_be_trusted(
-    tmp_path: Path, root: Folder, capsys: pytest.CaptureFixture[str], damage: str, message: str
+    tmp_path: Path, root: Folder, cli: Cli, damage: str, message: str
 ) -> None:
     """That of an input, at the path that the command prints."""
     only(root, "c")
@@ -257,8 +258,7 @@ def test_verify_names_a_record_that_cannot_be_trusted(
             path.write_text("[" * 100_000)
         case _:
             path.write_text(damage)
-    assert main(["verify", f"{tmp_path}/c"]) == 2
-    assert re.search(message, capsys.readouterr().err.replace("\n", " "))
+    assert re.search(message, cli("verify", f"{tmp_path}/c", status=2).replace("\n", " "))
 
 
 def test_one_flipped_bit_of_a_record_is_refused_wherever_it_is(root: Folder) -> None:
@@ -317,17 +317,15 @@ def test_a_model_answers_for_every_byte_below_it(root: Folder) -> None:
 
 
 def test_verify_and_why_go_down_to_the_sources(
-    tmp_path: Path, root: Folder, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, root: Folder, cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stages = [row for row in plan(chain(), root, "x") if row.stage.name != "d"]
-    assert main(["verify", f"{tmp_path}/c"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli("verify", f"{tmp_path}/c").splitlines()
     assert [line.split()[:2] for line in lines[:-1]] == [
         [row.stage.name, row.stage.fingerprint] for row in stages
     ]
     assert all(line.endswith("unchanged") for line in lines[:-1])
-    assert main(["why", f"{tmp_path}/c"]) == 0
-    told = capsys.readouterr().out
+    told = cli("why", f"{tmp_path}/c")
     places = [told.index(f"{row.stage.name} {row.stage.fingerprint}") for row in stages]
     assert places == sorted(places, reverse=True)
     bad = [f"{row.folder.uri}/data" for row in stages[:2]]
@@ -351,15 +349,15 @@ def test_a_patch_of_bytes_is_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "+th\ufffd" in str(provenance.read_patch())
 
 
-def test_no_rebuild_goes_into_its_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_rebuild_goes_into_its_root(tmp_path: Path, cli: Cli) -> None:
     settings = {"sources": [{"kind": "text", "paths": [str(tmp_path / "text.txt")]}]}
     (tmp_path / "text.txt").write_text("text")
     root = Folder.at(tmp_path / "root")
     build([CORPUS.stage(validate(CorpusConfig, settings))], root)
     (tmp_path / "link").symlink_to(tmp_path / "root")
     for into in ("link", "root/../root"):
-        assert main(["rebuild", f"{root.uri}/corpus", "--into", str(tmp_path / into)]) == 2
-        assert "holds the model itself" in capsys.readouterr().err
+        command = ["rebuild", f"{root.uri}/corpus", "--into", str(tmp_path / into)]
+        assert "holds the model itself" in cli(*command, status=2)
 
 
 def test_what_changed_since_stands_in_the_way_of_a_rebuild_by_name(tmp_path: Path) -> None:
@@ -374,16 +372,14 @@ def test_what_changed_since_stands_in_the_way_of_a_rebuild_by_name(tmp_path: Pat
         rebuilding.restore_stages([made])
 
 
-def test_a_record_that_cannot_be_read_is_one_line(
-    tmp_path: Path, root: Folder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_that_cannot_be_read_is_one_line(tmp_path: Path, root: Folder, cli: Cli) -> None:
     artifact = only(root, "c")
     place = Path(artifact.folder.uri) / artifacts.RECORD
     place.unlink()
     place.mkdir()
     for command in (["verify", f"{tmp_path}/c"], ["why", "--source", "text"]):
-        assert main([*command, "--root", str(tmp_path)]) == 2
-        assert f"{place} cannot be read (Is a directory)" in capsys.readouterr().err
+        refused = cli(*command, "--root", str(tmp_path), status=2)
+        assert f"{place} cannot be read (Is a directory)" in refused
 
 
 def test_an_artifact_without_a_file_that_its_stage_wrote_is_not_finished(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
-from rungwise.core.storage.outside import hash_files, list_matching_files
+from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import find_files
 from tests.conftest import mounted_disk
 from tests.file_server import FileServer, Reply, serving
@@ -99,12 +99,6 @@ def test_a_download_follows_the_bytes(bucket: str, tmp_path: Path) -> None:
     assert folder.local("x", tmp_path).read_bytes() == b"2222"
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot write to .*file/root.*choose another root"):
-        Folder.at(tmp_path / "file" / "root").check_writable("root")
-
-
 def test_a_home_of_nobody_is_refused() -> None:
     with pytest.raises(UserError, match=r"^~nobody-here/a: there is no such user"):
         Folder.at("~nobody-here/a")
@@ -166,18 +160,3 @@ def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
         (folder / name).symlink_to(tmp_path / target)
     for pattern in (folder, f"{folder}/*"):
         assert [(f.name, f.size_bytes) for f in find_files(str(pattern))] == [("a.txt", 4)]
-
-
-def test_a_digest_of_a_source_follows_its_bytes_not_its_place(tmp_path: Path, bucket: str) -> None:
-    def digest(pattern: str) -> str:
-        return hash_files(find_files(pattern), "key")[0]
-
-    (tmp_path / "a").write_bytes(b"text")
-    (tmp_path / "b").write_bytes(b"text")
-    (tmp_path / "c").write_bytes(b"texT")
-    assert digest(str(tmp_path / "a")) == digest(str(tmp_path / "b")) != digest(str(tmp_path / "c"))
-    remote = Folder.at(f"{bucket}/digests")
-    remote.write_bytes("x", b"text")
-    before = digest(remote.path("x"))
-    remote.write_bytes("x", b"texT")
-    assert digest(remote.path("x")) != before

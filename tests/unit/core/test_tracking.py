@@ -22,7 +22,7 @@ from rich.console import Console
 
 from rungwise.__main__ import main
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.exit_codes import FAILED, OK, USER_ERROR
+from rungwise.core.exit_codes import FAILED, USER_ERROR
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking import sender as sending
 from rungwise.core.tracking import tracker as tracking
@@ -36,6 +36,7 @@ from rungwise.core.tracking.store import (
 )
 from rungwise.core.tracking.tracker import Tracker, sync
 from rungwise.pipeline import runner
+from tests.conftest import Cli
 from tests.waiting import wait_until
 
 
@@ -98,7 +99,7 @@ def test_runs_are_nested_and_hold_what_was_reported(uri: str, tmp_path: Path) ->
 
 
 def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.socket() as probe:
@@ -115,12 +116,10 @@ def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
     assert sync(uri, tmp_path / "spool") == 0  # they were not meant for it
     command = ["gc", "pretrain", "quickstart", f"root={tmp_path}", f"tracking.uri={uri}"]
     (tmp_path / "spool").rename(tmp_path / "tracking")
-    assert main([*command[:-1], f"tracking.uri={away}"]) == USER_ERROR
-    assert f"{away} does not take 13 events" in capsys.readouterr().err
-    assert main([*command, "--instead-of", away]) == OK
-    assert "13 events sent to sqlite:" in capsys.readouterr().out
-    assert main(command) == OK
-    assert "sent" not in capsys.readouterr().out
+    refused = cli(*command[:-1], f"tracking.uri={away}", status=USER_ERROR)
+    assert f"{away} does not take 13 events" in refused
+    assert "13 events sent to sqlite:" in cli(*command, "--instead-of", away)
+    assert "sent" not in cli(*command)
     stage = runs(uri)["stage"]
     assert points(uri, stage, "loss") == [(step, float(step)) for step in range(10)]
     assert stage.info.status == "FINISHED"
@@ -497,6 +496,7 @@ for last in (1, 40, 120, 250):
 
 def test_a_database_that_never_opens_is_named(
     tmp_path: Path,
+    cli: Cli,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     at_once: None,
@@ -516,13 +516,12 @@ def test_a_database_that_never_opens_is_named(
     [finding] = [line for line in capsys.readouterr().out.splitlines() if " MLflow " in line]
     assert str(database) in finding
     assert "move it away" in finding
-    assert main(["gc", "pretrain", "quickstart", f"root={tmp_path}"]) == USER_ERROR
-    message = capsys.readouterr().err
+    message = cli("gc", "pretrain", "quickstart", f"root={tmp_path}", status=USER_ERROR)
     assert f"cannot open its database {database}" in message
     assert "password" not in message
     database.unlink()
-    assert main(["gc", "pretrain", "quickstart", f"root={tmp_path}"]) == OK
-    assert f"1 event sent to sqlite:///{database}" in capsys.readouterr().out
+    said = cli("gc", "pretrain", "quickstart", f"root={tmp_path}")
+    assert f"1 event sent to sqlite:///{database}" in said
 
 
 @pytest.mark.parametrize("name", ["a%2Fb snö", "a?b=c#d 50%"])

@@ -170,22 +170,6 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_half_written(
     assert shards(tmp_path / "corpus" / "b") == shards(tmp_path / "new" / "corpus" / "b")
 
 
-def test_damaged_text_is_read_again(tmp_path: Path, files_read: list[str]) -> None:
-    for number in (0, 2, 3):
-        write_texts(tmp_path / "texts", number, made_up_sentences(number, 80))
-    first = build(tmp_path / "texts", tmp_path / "corpus" / "a")
-    for path in (tmp_path / "corpus").rglob("text.arrow"):
-        path.write_bytes(path.read_bytes().replace(b"the", b"thy"))
-    files_read.clear()
-    assert build(tmp_path / "texts", tmp_path / "corpus" / "b") == first
-    assert files_read == ["00.txt", "02.txt", "03.txt"]
-    write_texts(tmp_path / "texts", 1, made_up_sentences(1, 80))  # in the same range
-    grown = build(tmp_path / "texts", tmp_path / "corpus" / "c")
-    assert files_read[3:] == ["01.txt"]
-    assert grown == build(tmp_path / "texts", tmp_path / "new" / "corpus" / "c")
-    assert shards(tmp_path / "corpus" / "c") == shards(tmp_path / "new" / "corpus" / "c")
-
-
 def test_a_source_changed_in_place_is_read_again_if_its_size_and_time_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_read: list[str]
 ) -> None:
@@ -334,15 +318,6 @@ def test_what_changed_after_it_was_made_is_made_again(
         task.output.remove(file)
         assert run_task(task, range_) == reports
         assert contents(task.output) == before
-
-
-def test_what_is_unchanged_is_not_made_again(
-    staged: tuple[RangeTask, Range], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task, range_ = staged
-    reports = run_task(task, range_)
-    Path(range_.files[0].uri).unlink()
-    assert run_task(task, range_) == reports
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"nonsense", b'{"files": {}}', b"[" * 5000])

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -83,15 +82,6 @@ def test_a_source_that_matches_or_holds_nothing_is_refused(tmp_path: Path) -> No
     assert input_digests(both)["sources.0"]["files"] == 2
     with pytest.raises(UserError):
         input_digests(corpus(text(tmp_path / "nowhere")))
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8 there")
-def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")).write_text("words")
-    with pytest.raises(
-        ConfigError, match=r"sources\.0\.paths: .*caf\\udce9\.txt' is not UTF-8; ren"
-    ):
-        input_digests(corpus(text(tmp_path)))
 
 
 def text_source(*paths: Path) -> FileSource:

@@ -13,7 +13,6 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import save
 from tokenizers import Tokenizer
 
-from rungwise.__main__ import main
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
@@ -42,7 +41,7 @@ from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.pretrained import load_module
 from rungwise.training.summary import PretrainSummary
-from tests.conftest import SPECIAL_IDS, made_up_sentences, s3_bucket
+from tests.conftest import SPECIAL_IDS, Cli, made_up_sentences, s3_bucket
 from tests.report_pages import LENGTH, Recorder, built, tokenizer_summary
 
 TOLERANCE: Any = {"atol": 1e-5, "rtol": 1e-5}
@@ -69,12 +68,12 @@ ODD = [
     ],
 )
 def test_an_exported_artifact_gives_the_same_ids_and_logits_on_text(
-    objective: Any, auto: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    objective: Any, auto: str, tmp_path: Path, cli: Cli
 ) -> None:
     made = built(objective, tmp_path / "root")
     out = tmp_path / "an out"
-    assert main(["export", made["pretrain"].folder.uri, "--to", str(out)]) == 0
-    *_, loading, publishing = capsys.readouterr().out.splitlines()
+    said = cli("export", made["pretrain"].folder.uri, "--to", str(out))
+    *_, loading, publishing = said.splitlines()
     assert f"{auto}.from_pretrained" in loading
     assert publishing == f"publish it with hf upload USER/NAME '{out}'"
     assert sorted(path.name for path in out.iterdir()) == sorted((*FILES, HUB_CARD))
@@ -142,13 +141,12 @@ def counted_run(family: NgramConfig | BrownConfig, folder: Path) -> tuple[Artifa
     return made, model, tokenizer
 
 
-def test_an_ngram_model_goes_to_arpa(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ngram_model_goes_to_arpa(tmp_path: Path, cli: Cli) -> None:
     """Its start and end symbols and its unknown token have the names that readers of ARPA know."""
     family = NgramConfig(order=3, fallback_discounts=(0.5, 1.0, 1.5))
     made, model, tokenizer = counted_run(family, tmp_path / "root")
     out = tmp_path / "out"
-    assert main(["export", made.folder.uri, "--to", str(out)]) == 0
-    assert "kenlm.Model" in capsys.readouterr().out
+    assert "kenlm.Model" in cli("export", made.folder.uri, "--to", str(out))
     words = [str(tokenizer.id_to_token(n)) for n in range(tokenizer.get_vocab_size())]
     words[CLS_ID], words[SEP_ID], words[UNK_ID] = "<s>", "</s>", "<unk>"
     written = (out / "model.arpa").read_bytes().splitlines()
@@ -158,15 +156,13 @@ def test_an_ngram_model_goes_to_arpa(tmp_path: Path, capsys: pytest.CaptureFixtu
         again.log_probabilities(texts), model.log_probabilities(texts), strict=True
     ):
         np.testing.assert_allclose(scores, expected, rtol=1e-7)
-    assert main(["export", made.folder.uri, "--to", str(out)]) == 2
-    assert "already holds model.arpa" in capsys.readouterr().err
+    assert "already holds model.arpa" in cli("export", made.folder.uri, "--to", str(out), status=2)
 
 
-def test_classes_are_written_as_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_classes_are_written_as_paths(tmp_path: Path, cli: Cli) -> None:
     family, out = BrownConfig(classes=7, minimum_count=2), tmp_path / "out"
     made, model, tokenizer = counted_run(family, tmp_path / "root")
-    assert main(["export", made.folder.uri, "--to", str(out)]) == 0
-    assert "paths of Brown clusters" in capsys.readouterr().out
+    assert "paths of Brown clusters" in cli("export", made.folder.uri, "--to", str(out))
     lines = [line.split("\t") for line in (out / "paths.txt").read_text("utf-8").splitlines()]
     numbers = [tokenizer.token_to_id(word) or -1 for _, word in lines]
     assert sorted(numbers) == np.flatnonzero(model.classes < 7).tolist()
@@ -174,7 +170,7 @@ def test_classes_are_written_as_paths(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len({bits for bits, _ in lines}) == 7
 
 
-def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_named(tmp_path: Path, cli: Cli) -> None:
     made = built("causal", tmp_path / "root")
     pretrain = str(tmp_path / "root" / "pretrain")
     assert find_built(pretrain, "artifacts").fingerprint == made["pretrain"].fingerprint
@@ -186,11 +182,9 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         with pytest.raises(UserError, match=message):
             find_built(place, "artifacts", overrides)
     out = tmp_path / "out"
-    assert main(["export", pretrain, "--to", str(out)]) == 0
-    assert "AutoModelForCausalLM" in capsys.readouterr().out
+    assert "AutoModelForCausalLM" in cli("export", pretrain, "--to", str(out))
     (out / "config.json").unlink()
-    assert main(["export", pretrain, "--to", str(out)]) == 2
-    message = capsys.readouterr().err
+    message = cli("export", pretrain, "--to", str(out), status=2)
     names = "model.safetensors, tokenizer.json, tokenizer_config.json"
     assert f"already holds README.md, {names}" in message
     assert not (out / "config.json").exists()
@@ -199,7 +193,7 @@ def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         write_pretrained(made["pretrain"], Folder.at(tmp_path / "other"))
 
 
-def test_from_one_bucket_to_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_one_bucket_to_another(tmp_path: Path, cli: Cli) -> None:
     made = built("causal", tmp_path / "root")
     with s3_bucket("models") as bucket:
         store = Folder.at(bucket)
@@ -209,8 +203,8 @@ def test_from_one_bucket_to_another(tmp_path: Path, capsys: pytest.CaptureFixtur
             for name in artifact.folder.names():
                 there = store / "artifacts" / stage / artifact.folder.uri.rpartition("/")[2]
                 there.copy_file(Path(artifact.folder.path(name)), name)
-        assert main(["export", f"{bucket}/artifacts/pretrain", "--to", f"{bucket}/out"]) == 0
+        said = cli("export", f"{bucket}/artifacts/pretrain", "--to", f"{bucket}/out")
         assert (store / "out").names() == sorted((*FILES, HUB_CARD))
-        assert "the card lacks what the model was trained on: " in capsys.readouterr().out
+        assert "the card lacks what the model was trained on: " in said
         config = json.loads((store / "out").read_bytes("config.json"))
         assert config["model_type"] == "gpt2"

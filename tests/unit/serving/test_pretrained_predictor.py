@@ -25,7 +25,7 @@ from rungwise.serving.predictor import PretrainedPredictor, describe_model, load
 from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import WordConfig, train
 from rungwise.tokenizer.token_stage import TokensSummary
-from tests.conftest import made_up_sentences
+from tests.conftest import Cli, made_up_sentences
 from tests.report_pages import LENGTH, Recorder, built, pretrain_summary, tokenizer_summary
 
 TEXTS = [Text(str(n), text) for n, text in enumerate([*made_up_sentences(5, 3), "", "two words"])]
@@ -116,14 +116,11 @@ def words() -> list[str]:
 
 
 @pytest.mark.parametrize("objective", ["mlm", "bidirectional"])
-def test_a_gap_is_filled_from_both_sides(
-    objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gap_is_filled_from_both_sides(objective: str, tmp_path: Path, cli: Cli) -> None:
     made = built(objective, tmp_path / "root")
     folder = made["pretrain"].folder.uri
     first, *_, last = words()
-    assert main(["try", folder, f"{first} ___ {last}"]) == 0
-    line = capsys.readouterr().out
+    line = cli("try", folder, f"{first} ___ {last}")
     shares = SHARE.findall(line)
     assert len(shares) == 5
     assert line.count("\n") == 1
@@ -139,18 +136,17 @@ def test_a_gap_is_filled_from_both_sides(
         assert shares[0][0] == tokenizer.decode(best.indices[:1]).strip()
     else:
         others = " ".join(words()[1:4])
-        assert main(["try", folder, f"{first} ___ {others}"]) == 0
-        assert capsys.readouterr().out != line, "what follows the gap is read"
-    assert main(["try", folder, "no gap"]) != 0
-    assert "expected one gap, written ___, found 'no gap'" in capsys.readouterr().err
-    assert main(["try", folder, first, "___", last]) == 2  # without quotes
-    assert "expected 1 text (text), found 3; put each in quotes" in capsys.readouterr().err
-    assert main(["try", folder, " ".join(words() * 50 + ["___"])]) != 0
-    assert "tokens, and the model reads" in capsys.readouterr().err
+        assert cli("try", folder, f"{first} ___ {others}") != line, "what follows the gap is read"
+    refused = cli("try", folder, "no gap", status=2)
+    assert "expected one gap, written ___, found 'no gap'" in refused
+    refused = cli("try", folder, first, "___", last, status=2)  # without quotes
+    assert "expected 1 text (text), found 3; put each in quotes" in refused
+    long = " ".join(words() * 50 + ["___"])
+    assert "tokens, and the model reads" in cli("try", folder, long, status=2)
 
 
 def test_a_continuation_is_theirs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = built("causal", tmp_path / "root")
     folder, beginning = made["pretrain"].folder.uri, " ".join(words()[:2])
@@ -163,43 +159,38 @@ def test_a_continuation_is_theirs(
     expected = tokenizer.decode(whole, skip_special_tokens=True).strip()
 
     def said(*flags: str) -> str:
-        assert main(["try", folder, beginning, *flags]) == 0
-        return capsys.readouterr().out.strip()
+        return cli("try", folder, beginning, *flags).strip()
 
     assert said("--temperature=0", "--length=4") == expected
     assert said("--top-k=1", "--length=4") == expected
     assert len({said(f"--seed={seed}") for seed in range(3)}) == 3
     (tmp_path / "in.txt").write_text(f"{beginning}\n" * 2)
     asked = ["predict", folder, "--input", str(tmp_path / "in.txt"), "--length=4", "--top-k=1"]
-    assert main(asked) == 0
-    for line in capsys.readouterr().out.splitlines():
+    for line in cli(*asked).splitlines():
         assert beginning + json.loads(line)["continuation"] == expected
-    assert main(["try", folder, beginning, "--temperature=-1"]) != 0
-    assert "temperature: expected 0 or more, found -1.0" in capsys.readouterr().err
+    refused = cli("try", folder, beginning, "--temperature=-1", status=2)
+    assert "temperature: expected 0 or more, found -1.0" in refused
     typed = b"se\xf1or"  # as a terminal in Latin-1 sends it
-    assert main(["try", folder, os.fsdecode(typed)]) == 2
-    assert "holds half of a character" in capsys.readouterr().err
+    assert "holds half of a character" in cli("try", folder, os.fsdecode(typed), status=2)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed + b"\n"), "utf-8"))
     assert main(["try", folder]) == 0
     assert "holds half of a character" in capsys.readouterr().err
 
 
-def test_predict_fills_gaps_as_try_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_fills_gaps_as_try_does(tmp_path: Path, cli: Cli) -> None:
     folder = built("mlm", tmp_path / "root")["pretrain"].folder.uri
     gap, plain = f"{words()[0]} ___ {words()[1]}", words()[0]
-    assert main(["try", folder, gap]) == 0
-    shares = SHARE.findall(capsys.readouterr().out)
+    shares = SHARE.findall(cli("try", folder, gap))
     (tmp_path / "in.txt").write_text(f"{gap}\n{plain}\n")
-    assert main(["predict", folder, "--input", str(tmp_path / "in.txt")]) == 0
-    filled, other = map(json.loads, capsys.readouterr().out.splitlines())
+    asked = ["predict", folder, "--input", str(tmp_path / "in.txt")]
+    filled, other = map(json.loads, cli(*asked).splitlines())
     assert [(token, f"{100 * share:.1f}") for token, share in filled["gap"].items()] == shares
     assert other.keys() == {"where", "vector"}
-    assert main(["predict", folder, "--input", str(tmp_path / "in.txt"), "--length=3"]) != 0
-    assert "does not write from left to right" in capsys.readouterr().err
+    assert "does not write from left to right" in cli(*asked, "--length=3", status=2)
 
 
 def test_a_conversation_goes_on_until_a_new_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = built("causal", tmp_path / "root")["pretrain"].folder.uri
     first, second = words()[:2]
@@ -219,13 +210,12 @@ def test_a_conversation_goes_on_until_a_new_text(
     _, answer, more, then, nothing, again = heard
     assert answer == again, "a new text knows nothing of the old one"
     assert nothing == ""
-    capsys.readouterr()
     told = f"{first}{answer.rstrip()}"
-    assert main(["try", folder, told, "--length=3"]) == 0
+    said = cli("try", folder, told, "--length=3")
     told += more.rstrip("\n")
-    assert capsys.readouterr().out.rstrip("\n") == told
-    assert main(["try", folder, f"{told} {second}", "--length=3"]) == 0
-    assert capsys.readouterr().out.rstrip("\n") == f"{told} {second}" + then.rstrip("\n")
+    assert said.rstrip("\n") == told
+    said = cli("try", folder, f"{told} {second}", "--length=3")
+    assert said.rstrip("\n") == f"{told} {second}" + then.rstrip("\n")
 
 
 def test_lines_are_asked_for_until_the_input_ends(

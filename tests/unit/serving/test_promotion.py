@@ -45,6 +45,7 @@ from rungwise.tasks.kinds.examples import (
     write_examples,
 )
 from rungwise.training.summary import PretrainSummary
+from tests.conftest import Cli
 from tests.report_pages import Recorder, corpus_summary
 from tests.unit.serving.test_predictor import INFO, make_model
 
@@ -218,11 +219,11 @@ def test_bytes_that_differ_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # MLflow makes a database and copies models
 def test_a_version_gets_the_alias_through_the_gate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     models = Models(tmp_path / "root")
+    root = ["--root", str(models.root)]
     scores = {"1": (False, 0.9), "2": (True, 0.7), "3": (False, 0.8)}
     pages: dict[str, str] = {}
     for number, (turned, validation) in scores.items():
@@ -237,7 +238,7 @@ def test_a_version_gets_the_alias_through_the_gate(
     assert logged.model_id in str(client.get_model_version(NAME, "3").source)
 
     def promote(*arguments: str) -> tuple[int, str, str]:
-        status = main(["promote", *arguments, "--root", str(models.root)])
+        status = main(["promote", *arguments, *root])
         out, err = capsys.readouterr()
         return status, err or out, str(registry.find_holder(client, NAME, "champion"))
 
@@ -281,10 +282,8 @@ def test_a_version_gets_the_alias_through_the_gate(
     assert short.startswith("before\nrow\n")
     assert short.endswith("row\n\nThe rest is in card.md, beside the model.\nafter")
     (tmp_path / "FILE").write_text("one\ntwo\n")
-    capsys.readouterr()
     [command] = re.findall("`rungwise (predict .*)`", about)
-    assert main([*shlex.split(command), "--format", "text"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(cli(*shlex.split(command), "--format", "text").splitlines()) == 2
     [copy] = {
         path
         for path in tmp_path.rglob("model.safetensors")
@@ -294,23 +293,22 @@ def test_a_version_gets_the_alias_through_the_gate(
     status, told, champion = promote(f"models:/{NAME}/3")
     assert (status, champion) == (2, "1")
     assert "/model.safetensors is not that of" in told
-    assert main(["verify", f"models:/{NAME}/3", "--root", str(models.root)]) == 2
+    assert main(["verify", f"models:/{NAME}/3", *root]) == 2
     assert f"models:/{NAME}/3  CHANGED" in capsys.readouterr().out
     with pytest.raises(DataError, match=r"model\.safetensors has changed since it was written"):
         load_predictor(Folder.at(served / "artifacts"))
-    assert main(["verify", f"models:/{NAME}/1", "--root", str(models.root)]) == 0
-    capsys.readouterr()
-    assert main(["why", f"models:/{NAME}@trial", "--root", str(models.root)]) == 0
-    assert capsys.readouterr().out.startswith(f"models:/{NAME}/2\n  registered 20")
+    cli("verify", f"models:/{NAME}/1", *root)
+    said = cli("why", f"models:/{NAME}@trial", *root)
+    assert said.startswith(f"models:/{NAME}/2\n  registered 20")
     first = Path(download_artifacts(f"models:/{NAME}/1")) / "artifacts"
     load_predictor(Folder.at(first))
     (first / "more.pkl").write_bytes(b"x")
-    assert main(["verify", f"models:/{NAME}/1", "--root", str(models.root)]) == 2
-    assert "more.pkl is not in the record" in capsys.readouterr().err
+    refused = cli("verify", f"models:/{NAME}/1", *root, status=2)
+    assert "more.pkl is not in the record" in refused
     (first / "artifact.json").unlink()
     for command in (["verify"], ["predict", "--input", "FILE", "--format", "text"]):
-        assert main([*command, f"models:/{NAME}/1", "--root", str(models.root)]) == 2
-        assert "has no artifact.json" in capsys.readouterr().err
+        refused = cli(*command, f"models:/{NAME}/1", *root, status=2)
+        assert "has no artifact.json" in refused
     assert "has no artifact.json" in promote(f"models:/{NAME}/1", "--to", "trial")[1]
 
 

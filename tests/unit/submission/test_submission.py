@@ -364,7 +364,6 @@ def test_an_address_that_is_given_wins_and_a_known_cluster_brings_its_token(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("pretrain.stepz=5",), "pretrain.stepz=5: unknown key; did you mean 'steps'?"),
         (("model=null",), "has no block model"),
         (("tracking.uri=postgresql://me:hunter2@host/db",), "tracking.uri holds a password"),
         (("corpus.sources.0.paths=[../elsewhere]",), "lies outside of the working folder"),
@@ -400,12 +399,6 @@ def test_a_recipe_elsewhere_or_a_workflow_elsewhere_is_refused(
     assert main(["submit", "workflows/pretrain.py", str(outside)]) == 2
     assert "CONFIG" in (printed := capfd.readouterr().err)
     assert "choose the folder that holds it with --working-dir" in printed
-    with (project / "small.yaml").open("a") as stream:  # which would be uploaded
-        stream.write("\ntracking: {uri: 'https://me:hunter2@host'}\n")
-    assert _submit() == 2
-    printed = capfd.readouterr().err
-    assert "tracking.uri holds a password" in printed
-    assert "hunter2" not in printed
     assert main(["submit", "pretend", "small.yaml"]) == 2
     assert "WORKFLOW: there is no file workflows/pretend.py" in capfd.readouterr().err
 

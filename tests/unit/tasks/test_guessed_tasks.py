@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rungwise.__main__ import main
 from rungwise.tasks.data.files import load
+from tests.conftest import Cli
 from tests.task_cases import files_task, json_lines
 
 WORDS = ("sea", "wind", "harbour", "storm", "gull", "rope", "deck", "lamp", "tide", "sand")
@@ -138,15 +138,14 @@ TOTALS = {"tags": 60, "a table": 3000, "GLUE": 350, "aclImdb": 100}
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_block_that_is_printed_loads_the_data_with_its_own_splits(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     path, files, expected, notes = CASES[case]
     monkeypatch.chdir(tmp_path)
     for name, content in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(content)
-    assert main(["tasks", path]) == 0
-    printed = capsys.readouterr().out
+    printed = cli("tasks", path)
     for note in notes:
         assert f"# {note}" in printed
     assert "skipped" not in printed
@@ -288,32 +287,28 @@ def test_columns_that_are_taken_and_what_they_hold_are_said(
     format_: dict[str, Any] | None,
     said: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     (tmp_path / "a.tsv").write_text(tsv(header, *rows))
-    assert main(["tasks", str(tmp_path / "a.tsv"), *arguments]) == 0
-    printed = capsys.readouterr().out
-    assert f"# {said}" in printed or said in printed
+    printed = cli("tasks", str(tmp_path / "a.tsv"), *arguments)
+    assert any(line.startswith("#") and said in line for line in printed.splitlines())
     (block,) = yaml.safe_load(printed)["tasks"].values()
     if format_:
         assert block["data"]["format"] == {"kind": "table", **format_}
     assert load(files_task(block["data"])).splits["train"]
 
 
-def test_a_single_label_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_single_label_is_said(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "a.jsonl").write_text(
         json_lines(*({"text": prose(n), "label": "x"} for n in range(9)))
     )
-    assert main(["tasks", str(tmp_path / "a.jsonl")]) == 0
-    assert "all examples have one label, 'x'; a task needs two" in capsys.readouterr().out
+    said = cli("tasks", str(tmp_path / "a.jsonl"))
+    assert "all examples have one label, 'x'; a task needs two" in said
 
 
 @pytest.mark.parametrize("column", ["splitset_label", "fold", "Set", "is_test"])
-def test_a_column_that_may_name_the_split_is_said(
-    column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_column_that_may_name_the_split_is_said(column: str, tmp_path: Path, cli: Cli) -> None:
     rows = [(prose(n), ("good", "bad")[n % 2], 1 + n % 3) for n in range(90)]
     (tmp_path / "sst.tsv").write_text(tsv(("text", "label", column), *rows))
-    assert main(["tasks", str(tmp_path / "sst.tsv")]) == 0
-    printed = capsys.readouterr().out
+    printed = cli("tasks", str(tmp_path / "sst.tsv"))
     assert f"the column {column!r} may name the split (1 30, 2 30, 3 30)" in printed

@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.building import build_task
 from rungwise.tasks.config import input_digests
@@ -29,16 +29,9 @@ from rungwise.tasks.kinds.kind import TaskKind
 from tests.conftest import s3_bucket
 from tests.summaries import standing
 from tests.task_cases import files_task
+from tests.training_runs import Notes
 
 TABLE = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
-
-
-class Notes(SilentReporter):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.lines.append(message)
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +107,7 @@ def test_labels_are_in_the_stated_order_or_sorted_by_number(tmp_path: Path) -> N
     notes = Notes()
     summary, _ = made(tmp_path, notes, format=TABLE | {"labels": labels}, train=rows(90))
     assert summary.info.labels == ("second", "first", "third")
-    assert notes.lines == ["no training example has the label third"]
+    assert notes.notes == ["no training example has the label third"]
 
 
 def test_f1_is_that_of_the_label_that_is_named_and_this_is_said(tmp_path: Path) -> None:
@@ -123,7 +116,7 @@ def test_f1_is_that_of_the_label_that_is_named_and_this_is_said(tmp_path: Path) 
         notes = Notes()
         summary, task = made(tmp_path, notes, train=train, metric="f1", **keys)
         assert task_kind(summary.info).positive == positive
-        assert f"f1 is that of the label '{positive}'; data.positive sets it" in notes.lines
+        assert f"f1 is that of the label '{positive}'; data.positive sets it" in notes.notes
         test = read_examples(task, "test")
         gold = [example.target for example in test]
         predicted = [["normal", "hateful"][n % 2] for n in range(len(gold))]
@@ -140,7 +133,7 @@ def test_a_text_in_train_and_test_is_counted_and_noted(tmp_path: Path) -> None:
     test = "text 0\tb\ntext 1\tb\nanother\ta\n"
     summary, _ = made(tmp_path, notes, train=rows(20), validation=rows(4, name="v"), test=test)
     assert summary.overlap == {"validation": 0, "test": 2}
-    assert notes.lines == [
+    assert notes.notes == [
         "2 of 3 test examples have a text that stands in train too; their score says what was "
         "remembered"
     ]
@@ -175,7 +168,7 @@ def test_an_unseen_label_can_be_dropped_or_kept_and_is_counted(tmp_path: Path) -
     kept, _ = made(tmp_path, notes, **UNSEEN, unseen_labels="keep")
     assert kept.info.labels == ("a", "b", "bb")
     assert kept.examples.test == 2
-    assert notes.lines == [
+    assert notes.notes == [
         "test: examples kept with a label unseen in training: 1",
         "no training example has the label bb",
     ]
@@ -267,7 +260,7 @@ def test_an_untrainable_task_is_refused(tmp_path: Path, keys: dict[str, Any], me
     ],
 )
 def test_the_metric_of_a_kind(tmp_path: Path, form: dict[str, Any], row: str, metric: str) -> None:
-    content = "\n".join(row.format(n=n, n2=n % 2, label="ab"[n % 2]) for n in range(60))
+    content = "\n".join(row.format(n=n, label="ab"[n % 2]) for n in range(60))
     summary, _ = made(tmp_path, format=form, train=content)
     assert summary.info.metric == metric
 
