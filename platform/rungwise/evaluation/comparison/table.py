@@ -96,8 +96,10 @@ def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> statistics.Contrast:
 
 
 def average_tasks(tasks: Mapping[str, Mapping[str, Runs]]) -> dict[str, statistics.Estimate]:
-    """The mean of every variant that was tried on all tasks, the best first."""
-    common = set.intersection(*(set(runs) for runs in tasks.values())) if tasks else set()
+    """The mean of every variant that was tried on all tasks, the best first; none without a task."""
+    if not tasks:
+        return {}
+    common = set.intersection(*(set(runs) for runs in tasks.values()))
     bounds = [metric_range(next(iter(runs.values())).kind.info.metric) for runs in tasks.values()]
     means = {
         variant: contrast_tasks([[(1.0, runs[variant])] for runs in tasks.values()])
