@@ -2,6 +2,7 @@
 
     python -m benchmarks.advice --root /tmp/advice        some two hours of a core
     python -m benchmarks.advice --root /tmp/advice --rungs ppmi,word2vec,glove
+    python -m benchmarks.advice --root /tmp/advice --cost     pretrainings alone, an hour
 
 The recipe beside this file trains every rung in full, and on a sixteenth too: of their steps those
 that learn by gradient, of the text word vectors. Both are fine-tuned on every set, twice. The rule,
@@ -89,6 +90,21 @@ def list_stages(recipe: Recipe) -> list[Stage]:
     return list(plan_experiment(recipe, resolve_variants(recipe)).stages.values())
 
 
+def list_pretrainings(recipe: Recipe) -> list[Stage]:
+    """The stages that pretrain, and what they need."""
+    needed: dict[str, Stage] = {}
+
+    def add(stage: Stage) -> None:
+        for source in stage.inputs.values():
+            add(source)
+        needed[stage.display_name] = stage
+
+    for stage in list_stages(recipe):
+        if stage.name == "pretrain":
+            add(stage)
+    return list(needed.values())
+
+
 def read_candidates(evaluation: EvaluateSummary, seconds: Mapping[str, float]) -> list[Candidate]:
     rungs = [
         Candidate(
@@ -159,18 +175,31 @@ def describe(row: Row) -> str:
     )
 
 
+def print_cost(seconds: Mapping[str, float]) -> None:
+    small = sum(value for title, value in seconds.items() if title.endswith(SMALL))
+    print_rows(
+        "of each pretraining", [(title, f"{value:.0f} s") for title, value in seconds.items()]
+    )
+    print(f"small ladder: {small / (sum(seconds.values()) - small):.1%} of the whole one")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--root", required=True, help="folder for what is built")
     help_text = "with commas; by default all"
     parser.add_argument("--rungs", type=lambda text: text.split(","), default=[], help=help_text)
+    help_text = "stop after pretraining, and print what a small ladder costs beside a whole one"
+    parser.add_argument("--cost", action="store_true", help=help_text)
     options = parser.parse_args(arguments)
-    artifacts = run_workflow(list_stages, make_recipe(options.root, options.rungs)).artifacts
-    seconds = {
-        each.fingerprint: PretrainSummary.of(each).seconds
-        for each in artifacts.values()
-        if each.stage == "pretrain"
-    }
+    recipe = make_recipe(options.root, options.rungs)
+    artifacts = run_workflow(list_pretrainings if options.cost else list_stages, recipe).artifacts
+    pretrainings = {title: each for title, each in artifacts.items() if each.stage == "pretrain"}
+    if options.cost:
+        print_cost(
+            {title: PretrainSummary.of(each).seconds for title, each in pretrainings.items()}
+        )
+        return
+    seconds = {each.fingerprint: PretrainSummary.of(each).seconds for each in pretrainings.values()}
     rows = [
         {"set": (summary := EvaluateSummary.of(each)).task, "metric": summary.metric}
         | judge(read_candidates(summary, seconds))

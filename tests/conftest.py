@@ -361,12 +361,6 @@ def unused_port() -> int:
     return find_port()
 
 
-@pytest.fixture
-def free_ports() -> list[int]:
-    """Three ports of loopback that nothing listens on."""
-    return find_ports(3)
-
-
 @contextlib.contextmanager
 def mounted_disk(place: Path, size: str) -> Iterator[Path]:
     """A real file system of this size; skips where none can be mounted."""

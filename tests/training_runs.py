@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -245,19 +246,21 @@ def together(
     settings: GradientFit,
     instances: Artifact,
     output: Path,
-    port: int,
     killed_at: int | None = None,
     **compute: Any,
 ) -> Progress | None:
     """The same run on so many processes with gloo; None if it was to be killed at a step."""
     output.mkdir(exist_ok=True)
-    arguments = (world, port, str(output), settings, instances, killed_at, compute)
-    if killed_at is not None:
-        # The first of the processes that fail is named, which need not be the one killed.
-        with pytest.raises((ProcessExitedException, ProcessRaisedException)):
-            _processes(world, arguments)
-        return None
-    _processes(world, arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        # By a file, since another process could take a port before they meet there.
+        address = f"file://{folder}/rendezvous"
+        arguments = (world, address, str(output), settings, instances, killed_at, compute)
+        if killed_at is not None:
+            # The first of the processes that fail is named, which need not be the one killed.
+            with pytest.raises((ProcessExitedException, ProcessRaisedException)):
+                _processes(world, arguments)
+            return None
+        _processes(world, arguments)
     return Progress(**json.loads((output / "progress.json").read_text()))
 
 
@@ -278,14 +281,13 @@ def _processes(world: int, arguments: tuple[Any, ...]) -> None:
 def _worker(
     rank: int,
     world: int,
-    port: int,
+    address: str,
     output: str,
     settings: GradientFit,
     instances: Artifact,
     killed_at: int | None,
     compute: dict[str, Any],
 ) -> None:
-    address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
     torch.set_num_threads(1)
     # Graphs without kernels of their own: compilers of two processes damage each other's files.

@@ -59,13 +59,13 @@ def assert_losses_of(summary: PretrainSummary, undisturbed: Progress) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_changes_no_bit_of_the_run(
-    instances: Artifact, tmp_path: Path, unused_port: int
+    instances: Artifact, tmp_path: Path
 ) -> None:
     """Against the same run with neither Ray nor a kill."""
     with job(tmp_path / "killed", config(), instances, kill_at=13) as started:
         summary = started.summary()
     assert (tmp_path / "killed" / "killed").exists()
-    undisturbed = together(2, config(), instances, tmp_path / "straight", unused_port)
+    undisturbed = together(2, config(), instances, tmp_path / "straight")
     assert undisturbed is not None
     assert run_of(summary).attempts[-1].step in (5, 10)
     output = tmp_path / "killed" / "output"
@@ -143,7 +143,7 @@ def test_a_notice_of_preemption_is_answered_with_a_checkpoint_before_the_node_go
 
 @pytest.mark.slow
 def test_a_driver_that_is_killed_and_started_again_changes_no_bit_of_the_run(
-    instances: Artifact, tmp_path: Path, unused_port: int
+    instances: Artifact, tmp_path: Path
 ) -> None:
     """SIGKILL to the driver alone; what it started is left to end by itself."""
     settings = config(**{"pretrain.steps": 60})
@@ -157,7 +157,7 @@ def test_a_driver_that_is_killed_and_started_again_changes_no_bit_of_the_run(
         assert not alive, alive
     with job(tmp_path / "killed", settings, instances) as started:
         summary = started.summary()
-    undisturbed = together(2, settings, instances, tmp_path / "straight", unused_port)
+    undisturbed = together(2, settings, instances, tmp_path / "straight")
     assert undisturbed is not None
     assert run_of(summary).attempts[-1].step >= 25
     output = tmp_path / "killed" / "output"

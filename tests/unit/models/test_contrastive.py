@@ -188,14 +188,14 @@ def test_the_exported_folder_gives_sentence_transformers_the_same_vectors(
 @pytest.mark.parametrize("way", [{}, {"parallel": "fsdp"}], ids=["ddp", "fsdp"])
 @pytest.mark.parametrize("objective", ["sentence_pairs", "tsdae"])
 def test_two_workers_learn_what_one_does(
-    tmp_path: Path, way: dict[str, Any], objective: str, unused_port: int
+    tmp_path: Path, way: dict[str, Any], objective: str
 ) -> None:
     kind = "masked_blocks" if objective == "tsdae" else "sentence_order"
     rows = make_instances(tmp_path / "rows", kind)
     settings = config(kind, **{"pretrain.objective": objective})
     alone = run(settings, rows, tmp_path / "alone", micro_batch_size=12)
     assert alone.validation[-1]["loss"] < alone.validation[0]["loss"]
-    both = together(2, settings, rows, tmp_path / "both", unused_port, **way)
+    both = together(2, settings, rows, tmp_path / "both", **way)
     assert both is not None
     assert_same_rows_and_losses(alone, both)
 

@@ -162,7 +162,7 @@ RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", RESUMED)
 def test_killed_and_resumed_on_another_number_of_workers_a_run_ends_with_the_same_bits(
-    name: str, tmp_path: Path, free_ports: list[int]
+    name: str, tmp_path: Path
 ) -> None:
     """On as many logical workers; the first checkpoint has what the text has prepared."""
     kind, model = RESUMED[name]
@@ -180,8 +180,8 @@ def test_killed_and_resumed_on_another_number_of_workers_a_run_ends_with_the_sam
         ),
         "steps",
     )
-    two = together(2, settings, instances, tmp_path / "two", free_ports[0], **compute)
-    together(2, settings, instances, tmp_path / "cut", free_ports[1], killed_at=14, **compute)
+    two = together(2, settings, instances, tmp_path / "two", **compute)
+    together(2, settings, instances, tmp_path / "cut", killed_at=14, **compute)
     resumed = run(settings, instances, tmp_path / "cut", **compute)
     assert two is not None
     assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]

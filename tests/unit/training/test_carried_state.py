@@ -166,19 +166,14 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_streams(
 
 
 def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_every_lane(
-    model: Recurring,
-    instances: Artifact,
-    alone: tuple[Path, Progress],
-    tmp_path: Path,
-    free_ports: list[int],
+    model: Recurring, instances: Artifact, alone: tuple[Path, Progress], tmp_path: Path
 ) -> None:
-    for world, port, step in ((3, free_ports[0], 13), (2, free_ports[1], 17)):
+    for world, step in ((3, 13), (2, 17)):
         together(
             world,
             recurrent(model),
             instances,
             tmp_path,
-            port,
             killed_at=step,
             checkpoint_every_steps=2,  # one is written before the next begins
         )

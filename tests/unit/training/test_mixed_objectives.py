@@ -160,7 +160,7 @@ def test_a_member_reads_as_it_does_alone_and_without_another(inputs: dict[str, A
 
 
 def test_all_members_learn_and_a_killed_run_ends_the_same_on_more_workers(
-    inputs: dict[str, Artifact], tmp_path: Path, free_ports: list[int]
+    inputs: dict[str, Artifact], tmp_path: Path
 ) -> None:
     first, others = inputs["instances"], mixed(inputs)
     keys: dict[str, Any] = {"mixed": others, "logical_workers": 2}
@@ -171,7 +171,7 @@ def test_all_members_learn_and_a_killed_run_ends_the_same_on_more_workers(
     assert end["loss"] == pytest.approx(
         sum(end[f"{part}_loss"] for part in ("neighbour_words", "own_words", "relation"))
     )
-    two = together(2, ALL, first, tmp_path / "two", free_ports[0], **keys)
+    two = together(2, ALL, first, tmp_path / "two", **keys)
     assert two is not None
     assert two.data == straight.data
     expected = weights(tmp_path / "whole")

@@ -77,15 +77,14 @@ def test_200_steps_over_one_two_and_three_workers_have_the_losses_of_one(
     model: str,
     optimizer: str,
     precision: str,
-    free_ports: list[int],
 ) -> None:
     """Killed at steps 50, 100 and 150; each time other workers go on, in float32 then sharded."""
     instances, alone = made(model, optimizer, precision)
     settings = long(model, optimizer, precision)
     way = "fsdp" if precision == "float32" else "ddp"  # sharded blocks would travel in bfloat16
     ways = [WAYS["ddp on 3"], WAYS[f"{way} on 2"], WAYS[f"{way} on 3"]]
-    for (world, compute), port, step in zip(ways, free_ports, (50, 100, 150), strict=True):
-        together(world, settings, instances, tmp_path, port, killed_at=step, **compute)
+    for (world, compute), step in zip(ways, (50, 100, 150), strict=True):
+        together(world, settings, instances, tmp_path, killed_at=step, **compute)
     resumed = run(settings, instances, tmp_path)
     assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 3, 1]
     assert_same_rows_and_losses(alone, resumed, TOLERANCE[precision])
@@ -100,14 +99,14 @@ def test_200_steps_over_one_two_and_three_workers_have_the_losses_of_one(
     ],
 )
 def test_workers_that_were_killed_end_with_the_bits_of_undisturbed_ones(
-    instances: Artifact, tmp_path: Path, way: str, changes: dict[str, object], free_ports: list[int]
+    instances: Artifact, tmp_path: Path, way: str, changes: dict[str, object]
 ) -> None:
     world, compute = WAYS[way]
     settings = config(**changes)
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    undisturbed = together(world, settings, instances, straight, free_ports[0], **compute)
-    together(world, settings, instances, broken, free_ports[1], killed_at=14, **compute)
-    resumed = together(world, settings, instances, broken, free_ports[2], **compute)
+    undisturbed = together(world, settings, instances, straight, **compute)
+    together(world, settings, instances, broken, killed_at=14, **compute)
+    resumed = together(world, settings, instances, broken, **compute)
     assert resumed is not None
     assert resumed.attempts[-1]["step"] in (5, 10)
     assert resumed == undisturbed
@@ -157,16 +156,14 @@ def test_micro_batches_do_not_depend_on_who_computes_them(tmp_path: Path, kind: 
     ],
 )
 def test_compiled_parts_have_the_losses_of_one_worker(
-    tmp_path: Path, way: str, model: str, narrow: bool, relative: float, unused_port: int
+    tmp_path: Path, way: str, model: str, narrow: bool, relative: float
 ) -> None:
     world, compute = WAYS[way]
     rows = make_instances(tmp_path / "instances", KINDS[model])
     keys = {"pretrain.precision": "bfloat16"}
     settings = config(KINDS[model], **(keys if narrow else {}))
     alone = run(settings, rows, tmp_path / "alone")
-    progress = together(
-        world, settings, rows, tmp_path / "parts", unused_port, compile=True, **compute
-    )
+    progress = together(world, settings, rows, tmp_path / "parts", compile=True, **compute)
     assert progress is not None
     assert_same_rows_and_losses(alone, progress, relative)
 

@@ -59,12 +59,12 @@ def test_an_average_is_that_of_each_step_of_training(instances: Artifact, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_workers_have_the_average_of_one_and_train_on_after_validation(
-    instances: Artifact, tmp_path: Path, unused_port: int, parallel: str
+    instances: Artifact, tmp_path: Path, parallel: str
 ) -> None:
     """A sharded model must not go on with averages that validation has put together."""
     settings = averaged({"steps": 18}, **{"pretrain.validation_every_steps": 3})
     alone = run(settings, instances, tmp_path / "alone")
-    progress = together(2, settings, instances, tmp_path / "two", unused_port, parallel=parallel)
+    progress = together(2, settings, instances, tmp_path / "two", parallel=parallel)
     assert progress is not None
     assert_same_rows_and_losses(alone, progress)
     left, other = weights(tmp_path / "alone"), weights(tmp_path / "two")
