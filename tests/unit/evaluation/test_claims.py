@@ -303,6 +303,7 @@ def test_averages_of_what_was_tried_on_all_tasks_the_best_first() -> None:
         for task in ("x", "y")
     }
     averages = average_tasks(tasks)
+    assert average_tasks({}) == {}
     assert list(averages) == ["b", "a"]
     for name, average in averages.items():
         scores = [np.mean(runs[name].values()) for runs in tasks.values()]
