@@ -96,7 +96,7 @@ def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> statistics.Contrast:
 
 
 def average_tasks(tasks: Mapping[str, Mapping[str, Runs]]) -> dict[str, statistics.Estimate]:
-    """The mean of every variant that was tried on all tasks, the best first; without tasks, none."""
+    """The mean of every variant that was tried on all tasks, the best first; {} without a task."""
     if not tasks:
         return {}
     common = set.intersection(*(set(runs) for runs in tasks.values()))
