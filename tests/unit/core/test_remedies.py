@@ -75,6 +75,7 @@ def _overrides(rest: list[str]) -> list[str]:
     [
         ("pretrain.learning_rate", "pretrain.optimizer.learning_rate"),
         ("pretrain.lr", "pretrain.optimizer.learning_rate"),
+        ("steps", "pretrain.steps"),
         ("pretrain.warmup_fraction", "pretrain.optimizer.schedule.warmup_fraction"),
         ("instances.max_predictions", "instances.masking.max_predictions"),
         ("corpus.held_out", "'held_out_fraction'"),

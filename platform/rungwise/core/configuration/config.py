@@ -182,7 +182,11 @@ def _problem(model: type[Config], item: Any, data: Any) -> Problem:
     message = _PARSED.sub("", item["msg"].removeprefix("Value error, "))
     message = message[0].lower() + message[1:]
     if item["type"] != "value_error":
-        return Problem(key, f"{message}, found {shorten(item.get('input'))}")
+        value, near = item.get("input"), ""
+        if item["type"] == "list_type" and isinstance(value, int):  # steps=5 for pretrain.steps=5
+            keys = suggest_keys(model, data, key, ("pretrain",))
+            near = f"; did you mean {keys[0]}=...?" if keys else ""
+        return Problem(key, f"{message}, found {shorten(value)}{near}")
     within, error = f"{key}." if key else "", item["ctx"]["error"]
     changes = error.changes if isinstance(error, BlockError) else {}
     names = {name for block in blocks for name in block.model_fields}
