@@ -120,7 +120,7 @@ def _read_sections(path: str, lines: Iterable[bytes], ids: dict[bytes, int]) -> 
         if fields[0] == b"ngram":
             size = line.rpartition(b"=")[2].strip()
             if not size.isdigit():
-                raise _odd_number(path, number, size)
+                raise _explain_number(path, number, size)
             sizes.append(int(size))
         elif fields[0] == b"\\end\\":
             break
@@ -191,11 +191,11 @@ def _read_number(path: str, number: int, field: bytes) -> float:
     except ValueError:
         value = math.nan
     if math.isnan(value) or value == math.inf:
-        raise _odd_number(path, number, field)
+        raise _explain_number(path, number, field)
     return value
 
 
-def _odd_number(path: str, number: int, field: bytes) -> DataError:
+def _explain_number(path: str, number: int, field: bytes) -> DataError:
     text = field.strip()[:80].decode(errors="replace")
     return DataError(f"{path}, line {number}: expected a number, found {text!r}")
 
