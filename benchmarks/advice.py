@@ -2,7 +2,7 @@
 
     python -m benchmarks.advice --root /tmp/advice        some two hours of a core
     python -m benchmarks.advice --root /tmp/advice --rungs ppmi,word2vec,glove
-    python -m benchmarks.advice --root /tmp/advice --cost     pretrainings alone, an hour
+    python -m benchmarks.advice --root /tmp/advice --cost     pretrains alone, for the cost
 
 The recipe beside this file trains every rung in full, and on a sixteenth too: of their steps those
 that learn by gradient, of the text word vectors. Both are fine-tuned on every set, twice. The rule,

@@ -24,15 +24,15 @@ def has_ascii_breaks(encoding: str) -> bool:
     if encoding == DETECT:
         return True
     try:
-        sample = "\r\n =".encode(encoding)
-        if codecs.lookup(encoding).name in _OF_NAMES:
-            raise LookupError
+        name, sample = codecs.lookup(encoding).name, "\r\n =".encode(encoding)
     except (LookupError, UnicodeError):
+        name, sample = "", b""
+    if name in ("", *_OF_NAMES):
         raise ValueError(
             f"expected a text encoding that Python knows, such as utf-8, latin-1 or gb18030, or "
             f"{DETECT}"
-        ) from None
-    return sample.endswith(b"\r\n =") and codecs.lookup(encoding).name != "utf-7"
+        )
+    return sample.endswith(b"\r\n =") and name != "utf-7"
 
 
 class _Source(Config):

@@ -57,7 +57,9 @@ def _make(workflow: Workflow, recipe: Recipe) -> list[Stage] | Grow:
     make = workflow if callable(workflow) else _read(workflow)
     stages = make(recipe)
     if not stages:
-        raise ConfigError(f"the workflow {workflow}: expected stages, found none")
+        raise ConfigError(
+            f"the workflow {workflow}: expected stages(recipe) to return some, found none"
+        )
     return grow_stages(recipe, make, stages) or grow_past_gaps(recipe, make, stages) or stages
 
 

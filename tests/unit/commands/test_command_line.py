@@ -104,7 +104,7 @@ def test_a_missing_recipe_lists_the_others(recipe: Path, capfd: pytest.CaptureFi
         ("def one():\n    return 1 / 0\n\none()\n", "flow.py:2: ZeroDivisionError: division by"),
         ("import json\nimport nowhere\n", "flow.py:2: ModuleNotFoundError: No module named 'now"),
         ("stages = 3\n", "flow.py is no workflow: it has no function stages(recipe)"),
-        ("def stages(recipe):\n    return []\n", "flow.py: expected stages, found none"),
+        ("def stages(recipe):\n    return []\n", "expected stages(recipe) to return some"),
     ],
 )
 def test_a_workflow_that_cannot_be_imported_is_one_line_with_its_place(
