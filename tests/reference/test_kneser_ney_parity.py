@@ -99,7 +99,7 @@ def test_kenlm_has_the_same_perplexities(contiguous: bool, real_data: Path, tmp_
 
     def perplexity(split: str) -> tuple[float, float]:
         path = (str(folder / f"ptb.{split}.txt"),)
-        items = PerplexitySuite(path=path, contiguous=contiguous).measure(rung, split).items[0]
+        items = PerplexitySuite(path=path, contiguous=contiguous).measure(rung, split)[0]
         return items.numbers[:, 1].sum(), estimate_items([items]).mean
 
     rung.__dict__["model"] = model_of(3)

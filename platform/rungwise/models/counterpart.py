@@ -112,11 +112,6 @@ class Counterpart:
         module = self._sources.get(pattern)
         return "" if module is None else f"{module.format(number)}.{leaf}"
 
-    @property
-    def longest_key(self) -> str:
-        """Their key of the longest row."""
-        return self.sizes.get("max_position_embeddings", "max_position_embeddings")
-
     @cached_property
     def _sources(self) -> dict[str, str]:
         return {module: name for name, each in self.names.items() for module in _list_modules(each)}

@@ -149,14 +149,6 @@ class MixturePart(NamedTuple):
     reads: str | None = None
 
 
-class ArrayModel(Protocol):
-    """A trained model made of arrays."""
-
-    def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name; `from_tensors` of the family is the inverse."""
-        ...
-
-
 class TextFile(NamedTuple):
     """A model as lines of text that other programs read."""
 
@@ -174,7 +166,6 @@ class TabledFamily(Protocol):
 
     def merge(self, tables: Sequence[Any]) -> Any:
         """Return the sum of tables, the same for any grouping."""
-        ...
 
 
 @runtime_checkable
@@ -183,7 +174,6 @@ class CountedFamily(TabledFamily, Protocol):
 
     def count(self, text: TokenisedText, special: SpecialIds) -> Any:
         """Return the table of one shard."""
-        ...
 
     def estimate(
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
@@ -193,7 +183,6 @@ class CountedFamily(TabledFamily, Protocol):
 
     def from_tensors(self, tensors: Weights, special: SpecialIds) -> Any:
         """Restore the model from its arrays."""
-        ...
 
     def text_file(self, model: Any, words: Sequence[str], special: SpecialIds) -> TextFile:
         """Return the model in the format of other programs, with the word of each id."""
@@ -224,13 +213,11 @@ class WeightedFamily(Protocol):
         """Return the weights before the first round; a token whose count is 0 is left out."""
         ...
 
-    def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> ArrayModel:
-        """Return the model of the weights."""
-        ...
+    def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> Any:
+        """Return the model of the weights, whose `to_tensors` returns its arrays by name."""
 
     def document_vectors(self, weights: Weights) -> NDArray[np.float32] | None:
         """Return the vectors of the training documents, or None if it has none."""
-        ...
 
 
 class Stretch(NamedTuple):
@@ -278,7 +265,6 @@ class CooccurrenceFamily(TabledFamily, Protocol):
 
     def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> Any:
         """Return the table of one shard, such as of pairs; a token whose count is 0 is left out."""
-        ...
 
     def cells(self, table: Any, vocab_size: int) -> tuple[NDArray[Any], ...]:
         """Return the cells of all pairs, as arrays of one length."""
@@ -329,14 +315,13 @@ class MixingFamily(Protocol):
     @property
     def residual(self) -> bool: ...
 
-    def mix(self, counts: Any, network: Any, texts: Texts, seed: int) -> ArrayModel:
+    def mix(self, counts: Any, network: Any, texts: Texts, seed: int) -> Any:
         """Return the model of both, its gate fitted on documents that neither has read."""
-        ...
 
 
 class Solution(NamedTuple):
     """A model calculated from all cells at once."""
 
-    model: ArrayModel
+    model: Any  # with `to_tensors`
     loss: float
     documents: NDArray[np.float32] | None = None  # a vector for each training document

@@ -75,8 +75,6 @@ def merge_tables(tables: Sequence[Table]) -> Table:
 
 def split_table(table: Table, parts: int) -> list[Table]:
     """Partition a table: n-grams that end with the same two tokens share a part."""
-    if parts == 1:
-        return [table]
     hashes = np.zeros(len(table), np.uint64)
     for column in table.ngrams.T[-2:]:
         hashes = (hashes ^ column) * _MULTIPLIER

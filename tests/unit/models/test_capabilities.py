@@ -5,7 +5,6 @@ Shapes: B batch, T sequence, E width of a state, V vocabulary.
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from rungwise.models.trained.encoders import count_marks
 from rungwise.models.trained.generation import Sampling, generate
 from rungwise.models.trained.language_models import measure_loss, windows
 from rungwise.models.transformer.attention import Boundaries
-from rungwise.serving.predictor import try_nearest
+from rungwise.serving.predictor import list_neighbours
 from rungwise.tokenizer import SpecialIds, WordPieceConfig, train
 from rungwise.training import pretrained
 from tests.conftest import made_up_sentences
@@ -173,14 +172,11 @@ def test_the_neighbours_of_a_word_are_those_of_the_mean_of_its_pieces() -> None:
     best = sorted(cosines, key=cosines.__getitem__, reverse=True)[:3]
     assert [each.word for each in near] == best
     assert [each.cosine for each in near] == pytest.approx([cosines[word] for word in best])
-    pretrained: Any = SimpleNamespace(model=model, tokenizer=tokenizer)
     pieces = " ".join(str(tokenizer.id_to_token(token)) for token in ids)
     nearest = "  ".join(f"{word} {cosines[word]:.3f}" for word in best)
-    trial = try_nearest(pretrained, 3)
-    assert trial.answer("rowser") == f"{pieces}: {nearest}"
-    assert ":" not in trial.answer(words[0])
-    with pytest.raises(DataError, match="no vector of each token"):
-        try_nearest(SimpleNamespace(model=object(), tokenizer=tokenizer), 3)  # pyright: ignore[reportArgumentType]
+    table_of_words = Neighbourhood(model, tokenizer)
+    assert list_neighbours(table_of_words, "rowser", 3) == f"{pieces}: {nearest}"
+    assert ":" not in list_neighbours(table_of_words, words[0], 3)
     with pytest.raises(DataError, match="found 'workez'; spelled alike: worker"):
         Neighbourhood(model, tokenizer).nearest("workez", 3)
 

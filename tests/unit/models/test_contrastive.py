@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.commands.predict import write_vectors
-from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
 from rungwise.models.losses.sentences import (
@@ -27,7 +25,6 @@ from rungwise.models.losses.sentences import (
 )
 from rungwise.models.trained.encoders import MeanOfStates
 from rungwise.serving.hugging_face import export_model
-from rungwise.tasks.kinds.examples import Text
 from rungwise.tasks.kinds.items import token_ids
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
 from rungwise.training import parallel
@@ -255,19 +252,3 @@ def test_what_it_cannot_hold_is_refused_with_another_way(
 ) -> None:
     with pytest.raises(ConfigError, match=f"{misfit}.*; `rungwise predict` with --to FILE.npy"):
         exported(tmp_path, SentenceEncoderConfig(**(SIZES | keys)), objective)
-
-
-def test_vectors_of_texts_become_an_array_in_their_order(tmp_path: Path) -> None:
-    texts = [Text(str(n), "x" * n) for n in range(7)]
-    answers: Any = lambda batch: [{"vector": [len(each.text), 0.5]} for each in batch]  # noqa: E731
-    with (tmp_path / "vectors.npy").open("wb") as output:
-        write_vectors(answers, texts, 3, output)
-    vectors = np.load(tmp_path / "vectors.npy")
-    assert vectors.dtype == np.float32
-    assert vectors.tolist() == [[n, 0.5] for n in range(7)]
-    labels: Any = lambda batch: [{"label": "good"} for _ in batch]  # noqa: E731
-    message = re.escape(
-        "takes a file in .npy for models that answer with vectors, found answers of label"
-    )
-    with (tmp_path / "none.npy").open("wb") as output, pytest.raises(UserError, match=message):
-        write_vectors(labels, texts, 3, output)

@@ -30,7 +30,6 @@ CONFIGS = {
     "hidden": NnlmConfig.model_validate(SMALL | {"direct": False}),
     "tied": LogBilinearConfig.model_validate(LINEAR),
     "untied": LogBilinearConfig.model_validate(LINEAR | {"tied": False}),
-    "diagonal": LogBilinearConfig.model_validate(LINEAR | {"diagonal": True}),
 }
 every_config = pytest.mark.parametrize("name", CONFIGS)
 
@@ -61,10 +60,6 @@ def test_the_formula_by_hand(name: str) -> None:
         if "hidden.weight" in weights:
             o = np.tanh(weights["hidden.bias"] + weights["hidden.weight"] @ x)
             y = rows @ (np.concatenate((x, o)) if name == "direct" else o)
-        elif name == "diagonal":
-            y = rows @ sum(
-                c * r for c, r in zip(weights["maps.weight"][0].reshape(3, 3), before, strict=True)
-            )
         else:
             y = rows @ sum(
                 c @ r

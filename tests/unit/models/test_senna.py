@@ -114,7 +114,7 @@ def test_the_suite_takes_words_evenly_from_documents(monkeypatch: pytest.MonkeyP
             yield from (np.array([float(np.e**place) for place in each]) for each in places)
 
     rung = cast(Rung, SimpleNamespace(model=Model(), special=SPECIAL_IDS))
-    (items,) = RanksSuite(words=3).measure(rung, "ranks").items
+    (items,) = RanksSuite(words=3).measure(rung, "ranks")
     assert asked == [[0], [0, 2]]
     assert items.metric == "log_rank"
     assert items.names == ["a", "b"]

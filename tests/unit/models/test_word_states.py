@@ -14,12 +14,14 @@ from rungwise.models.families.bidirectional import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.trained.encoders import EncodedWords
-from rungwise.tokenizer import ByteBpeConfig, UnigramConfig, train
+from rungwise.tokenizer import ByteBpeConfig, train
 from rungwise.tokenizer.training import wordpiece
+from tests import toy_tokenizers
 from tests.small_models import shaken
 from tests.toy_rungs import encoder_rung
 
 TEXT = ["the bank of the river", "she banks at the bank", "naïve cafés sell 茶 and 茶叶 🍵"] * 20
+BYTES = ByteBpeConfig(vocab_size=300)
 PIECES = ["[UNK]", "the", "ban", "##k", "##s", "of", "naive", "茶", "叶", "!"]
 WORDPIECE = wordpiece({piece: number for number, piece in enumerate(PIECES)}, lowercase=True)
 
@@ -47,8 +49,8 @@ def reader(encoder: Any, closes: int | None, opens: int = 90) -> WordReader:
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])
 def test_pieces_are_those_that_share_a_character(kind: str) -> None:
-    config = ByteBpeConfig(vocab_size=300) if kind == "byte_bpe" else UnigramConfig(vocab_size=60)
-    tokenizer, draw = train(config, TEXT), random.Random(7)
+    is_unigram, draw = kind == "unigram", random.Random(7)
+    tokenizer = toy_tokenizers.unigram(TEXT, 60) if is_unigram else train(BYTES, TEXT)
     letters = "abk snï茶🍵é  e"
     for _ in range(200):
         words = [

@@ -26,12 +26,11 @@ vocabulary, N tokens, C symbols of a token, K size of a symbol, F filters.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rungwise.core.errors import BlockError
@@ -74,9 +73,8 @@ class ElmoConfig(StatefulFamily):
     num_layers: int = Field(default=2, ge=1)
     hidden_size: int = Field(default=512, ge=1)  # output per token, of one direction
     cell_size: int = Field(default=4096, ge=1)  # of the LSTM's memory, of one direction
-    cell_clip: float | None = Field(default=3.0, gt=0)  # bound on the values of a cell; null: none
-    # bound on the values of an output; null: none
-    projection_clip: float | None = Field(default=3.0, gt=0)
+    cell_clip: float = Field(default=3.0, gt=0)  # bound on the values of a cell
+    projection_clip: float = Field(default=3.0, gt=0)  # bound on the values of an output
     # pairs of a width in characters (bytes) and a number of filters
     filters: list[Filter] = Field(
         default=[(1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)], min_length=1
@@ -197,8 +195,9 @@ class CharacterEncoder(nn.Module):
 
 
 class ProjectedLstm(nn.Module):
-    """One left-to-right layer, TensorFlow's LSTMCell with num_proj, cell_clip and proj_clip (None:
-    no clipping), P output, H cell; initialised as there: biases 0, that of the forget gate 1.
+    """One left-to-right layer, TensorFlow's LSTMCell with num_proj, cell_clip and proj_clip, P
+    output, H cell; initialised as there: biases 0, that of the forget gate 1. PyTorch's LSTM does
+    not clip.
 
         [x_t, h_t-1] ──> gates i, f, o, g
         c_t = clip(f · c_t-1 + i · g)           (B, H)      cell
@@ -226,112 +225,24 @@ class ProjectedLstm(nn.Module):
 
     def forward(self, x_BTD: Tensor, state_BS: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the outputs (B, T, P) and the last state (B, P + H); None stands for zeros."""
+        P, H = self.hidden_size, self.cell_size
         gates_BTG = functional.linear(x_BTD, self.input_weight, self.bias)
-        gates_TBG = at_least_float32(gates_BTG).transpose(0, 1)  # (B, T, G) -> (T, B, G)
+        gates_BTG = at_least_float32(gates_BTG)
         if state_BS is None:
-            state_BS = gates_TBG.new_zeros(len(x_BTD), self.hidden_size + self.cell_size)
+            state_BS = gates_BTG.new_zeros(len(x_BTD), P + H)
+        h_BP, c_BH = state_BS.detach().to(gates_BTG.dtype).split((P, H), dim=1)
+        outputs = []
         # In 16 bits rounding errors would accumulate from token to token.
         with torch.autocast(x_BTD.device.type, enabled=False):
-            outputs = _Steps.apply(
-                gates_TBG,
-                state_BS.to(gates_TBG.dtype),
-                self.state_weight,
-                self.projection,
-                self.cell_clip,
-                self.projection_clip,
-            )
-        assert isinstance(outputs, tuple)
-        output_TBP, cell_BH = outputs
-        return output_TBP.transpose(0, 1), torch.cat((output_TBP[-1], cell_BH), dim=-1)
-
-
-class _Steps(torch.autograd.Function):
-    """Returns outputs (T, B, P) and the last cell (B, H), given the inputs' share of the gates.
-    PyTorch's LSTM does not clip, and a loop under autograd computes weight gradients at each token.
-    Here backward computes them, and all that depends on the forward pass only, in one product over
-    all tokens; its loop holds only the recurrent part."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        gates_TBG: Tensor,
-        state_BS: Tensor,
-        state_GP: Tensor,
-        projection_PH: Tensor,
-        cell_clip: float | None,
-        projection_clip: float | None,
-    ) -> tuple[Tensor, Tensor]:
-        T, B, G = gates_TBG.shape
-        P, H = projection_PH.shape
-        # Index t holds the state before token t, index T the final state.
-        hidden_TBP = gates_TBG.new_empty(T + 1, B, P)
-        cell_TBH = gates_TBG.new_empty(T + 1, B, H)
-        hidden_TBP[0], cell_TBH[0] = state_BS.split((P, H), dim=1)
-        active_TBG = torch.empty((T, B, G), dtype=gates_TBG.dtype, device=gates_TBG.device)
-        for t in range(T):
-            active_BG = torch.addmm(gates_TBG[t], hidden_TBP[t], state_GP.T, out=active_TBG[t])
-            active_BG[:, : 3 * H].sigmoid_()
-            active_BG[:, 3 * H :].tanh_()
-            into, keep, out, new = active_BG.chunk(4, dim=1)
-            cell_BH = torch.mul(keep, cell_TBH[t], out=cell_TBH[t + 1]).addcmul_(into, new)
-            if cell_clip is not None:
-                cell_BH.clamp_(-cell_clip, cell_clip)
-            output_BP = torch.mm(cell_BH.tanh().mul_(out), projection_PH.T, out=hidden_TBP[t + 1])
-            if projection_clip is not None:
-                output_BP.clamp_(-projection_clip, projection_clip)
-        ctx.save_for_backward(active_TBG, cell_TBH, hidden_TBP, state_GP, projection_PH)
-        ctx.clips = cell_clip, projection_clip
-        last_BH = cell_TBH[-1].clone()
-        ctx.mark_non_differentiable(last_BH)
-        return hidden_TBP[1:].clone(), last_BH
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, output_TBP: Tensor, _: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        active_TBG, cell_TBH, hidden_TBP, state_GP, projection_PH = ctx.saved_tensors
-        cell_clip, projection_clip = ctx.clips
-        into, keep, out, new = active_TBG.chunk(4, dim=2)
-        tanh_TBH = cell_TBH[1:].tanh()
-        # Derivatives of the memory (o · tanh c) by the cell, and of the cell by the gates.
-        to_cell_TBH = out * (1 - tanh_TBH.square())
-        to_gates_TBG = torch.cat(
-            (
-                new * into * (1 - into),
-                cell_TBH[:-1] * keep * (1 - keep),
-                tanh_TBH * out * (1 - out),  # of the memory, not of the cell
-                into * (1 - new.square()),
-            ),
-            dim=2,
-        )
-        kept_TBH = None if cell_clip is None else cell_TBH[1:].abs() < cell_clip
-        kept_TBP = None if projection_clip is None else hidden_TBP[1:].abs() < projection_clip
-
-        gates_TBG = torch.empty_like(active_TBG)
-        projected_TBP = torch.empty_like(hidden_TBP[1:])
-        hidden_BP, cell_BH = torch.zeros_like(hidden_TBP[0]), torch.zeros_like(cell_TBH[0])
-        for t in reversed(range(len(gates_TBG))):
-            projected_BP = torch.add(output_TBP[t], hidden_BP, out=projected_TBP[t])
-            if kept_TBP is not None:
-                projected_BP.mul_(kept_TBP[t])
-            memory_BH = projected_BP @ projection_PH
-            cell_BH = torch.addcmul(cell_BH, memory_BH, to_cell_TBH[t])
-            if kept_TBH is not None:
-                cell_BH.mul_(kept_TBH[t])
-            cells_BG = torch.cat((cell_BH, cell_BH, memory_BH, cell_BH), dim=1)
-            gates_BG = torch.mul(cells_BG, to_gates_TBG[t], out=gates_TBG[t])
-            cell_BH = cell_BH * keep[t]
-            hidden_BP = gates_BG @ state_GP
-        memory_TBH = out * tanh_TBH
-        return (
-            gates_TBG,
-            None,
-            gates_TBG.flatten(0, 1).T @ hidden_TBP[:-1].flatten(0, 1),
-            projected_TBP.flatten(0, 1).T @ memory_TBH.flatten(0, 1),
-            None,
-            None,
-        )
+            for gates_BG in gates_BTG.unbind(1):
+                gates_BG = torch.addmm(gates_BG, h_BP, self.state_weight.T)
+                into, keep, out = gates_BG[:, : 3 * H].sigmoid().chunk(3, dim=1)
+                c_BH = torch.addcmul(keep * c_BH, into, gates_BG[:, 3 * H :].tanh())
+                c_BH = c_BH.clamp(-self.cell_clip, self.cell_clip)
+                h_BP = (c_BH.tanh() * out) @ self.projection.T
+                h_BP = h_BP.clamp(-self.projection_clip, self.projection_clip)
+                outputs.append(h_BP)
+        return torch.stack(outputs, dim=1), torch.cat((h_BP, c_BH), dim=1).detach()
 
 
 class Elmo(Body):

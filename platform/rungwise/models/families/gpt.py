@@ -15,7 +15,6 @@ Shapes: B batch, T sequence, D hidden, V vocabulary.
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -34,10 +33,6 @@ class DecoderFamily(TransformerFamily):
     """A Transformer that reads from left to right and predicts the next token."""
 
     objectives: ClassVar = (CAUSAL,)
-
-    # a bias of the output, which the papers lack and no export has a place for; see
-    # pretrain.output_bias
-    output_bias: bool = False
 
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
         return CausalModel(model, self.max_length, *special.require("end"))
@@ -93,24 +88,13 @@ class Gpt(TransformerBody):
         return [self.token_embedding, self.position_embedding]
 
 
-class DecoderForPretraining(NextTokenModel):
-    """A decoder with its tied output, and a bias if it is asked for."""
-
-    def __init__(self, config: DecoderFamily, body: Body) -> None:
-        super().__init__(body)
-        self.bias = nn.Parameter(torch.zeros(body.vocab_size)) if config.output_bias else None
-
-    def word_bias(self) -> Tensor | None:
-        return self.bias
-
-
-class GptForPretraining(DecoderForPretraining):
+class GptForPretraining(NextTokenModel):
     """GPT with its output."""
 
     gpt: Gpt
 
     def __init__(self, config: GptConfig, vocab_size: int) -> None:
-        super().__init__(config, Gpt(config, vocab_size))
+        super().__init__(Gpt(config, vocab_size))
         self.crosses_documents = config.crosses_documents
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
@@ -122,16 +106,7 @@ class GptForPretraining(DecoderForPretraining):
 # In transformers, which stores each matrix transposed.
 
 
-def refuse_output_bias(model: Any, config: DecoderFamily) -> None:
-    if config.output_bias:
-        raise ConfigError(
-            "model.output_bias is true, and the classes of transformers have no place for that "
-            "bias; train with false to export the model"
-        )
-
-
 def _check_inner_size(model: Any, config: GptConfig) -> None:
-    refuse_output_bias(model, config)
     if config.intermediate_size != 4 * config.hidden_size:
         raise ConfigError(
             f"model.intermediate_size is {config.intermediate_size}, and OpenAIGPTLMHeadModel has "
@@ -187,7 +162,6 @@ _GPT2 = Counterpart(
     },
     keys=lambda config: {"n_inner": config.intermediate_size},
     values=lambda data: {"intermediate_size": data.get("n_inner") or 4 * data["n_embd"]},
-    check=refuse_output_bias,
 )
 _OPENAI_GPT = replace(
     _GPT2,

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.models.counterpart import Architecture, Counterpart, read_rotary_base
-from rungwise.models.families.gpt import DecoderFamily, DecoderForPretraining, refuse_output_bias
+from rungwise.models.families.gpt import DecoderFamily
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.transformer.attention import Activation, Layer
 from rungwise.models.transformer.block import Transformer, initialise
-from rungwise.models.transformer.body import Body, TransformerBody
+from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
 
 
 class LlamaConfig(DecoderFamily):
@@ -99,14 +99,14 @@ class Llama(TransformerBody):
         return [self.token_embedding]
 
 
-class LlamaForPretraining(DecoderForPretraining):
+class LlamaForPretraining(NextTokenModel):
     """Llama with its output: the token embedding, or a matrix of its own."""
 
     llama: Llama
 
     def __init__(self, config: LlamaConfig, vocab_size: int) -> None:
         body = Llama(config, vocab_size)
-        super().__init__(config, body)
+        super().__init__(body)
         bound = config.initializer_range * 3**0.5  # a uniform of the same standard deviation
         self.output = None if config.tied else body.own_output(config.hidden_size, bound)
 
@@ -138,8 +138,7 @@ def _read_values(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_head_size(model: Any, config: LlamaConfig) -> None:
-    refuse_output_bias(model, config)
-    if config.hidden_size % config.num_heads:
+    if not config.query_key_norm and config.hidden_size % config.num_heads:
         raise ConfigError(
             f"model.hidden_size is {config.hidden_size}, and LlamaForCausalLM takes only multiples "
             f"of num_heads, here {config.num_heads}, whatever head_size is; it cannot be exported"
@@ -185,5 +184,4 @@ _QWEN3 = replace(
     when={"query_key_norm": True},
     architectures={"next": Architecture("Qwen3ForCausalLM")},
     settings={**_LLAMA.settings, "use_sliding_window": (False,)},
-    check=refuse_output_bias,
 )

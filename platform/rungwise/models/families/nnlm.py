@@ -16,7 +16,7 @@ language modelling", ICML): a linear map of the words before predicts the vector
         ──> r · r_w + b_w,  one for each word; softmax
 
 The words' rows of the output are their input vectors unless `tied` is false (Mnih & Teh 2012,
-arXiv:1206.6426). With a tree as output it is HLBL (Mnih & Hinton 2008), whose C_i are `diagonal`.
+arXiv:1206.6426). With a tree as output it is HLBL (Mnih & Hinton 2008), there with diagonal C_i.
 
 **Neural bigram model** (Xu & Rudnicky 2000, "Can artificial neural networks learn language
 models?", ICSLP): p(j | i) = softmax over j of W[i, j] + b[j]. Its optimum is the relative frequency
@@ -206,7 +206,6 @@ class LogBilinearConfig(ContextFamily):
     kind: Literal["log_bilinear"] = "log_bilinear"
     order: int = Field(default=6, ge=2)  # n: it reads the n - 1 words before
     embedding_size: int = Field(default=100, ge=1)
-    diagonal: bool = False  # a weight for each unit of a place, in place of a matrix
     tied: bool = True  # use the input vectors as the output matrix; a tree has none
 
     @property
@@ -214,12 +213,8 @@ class LogBilinearConfig(ContextFamily):
         return self.embedding_size
 
     def describe(self) -> str:
-        maps = "diagonal" if self.diagonal else "full"
         tied = "" if self.tied else ", output not tied"
-        return (
-            f"order {self.order}, vectors of {self.embedding_size}, {maps} maps"
-            f"{self.output.describe()}{tied}"
-        )
+        return f"order {self.order}, vectors of {self.embedding_size}{self.output.describe()}{tied}"
 
     def build(self, vocab_size: int, objective: Objective) -> nn.Module:
         body = LogBilinear(self, vocab_size)
@@ -230,9 +225,8 @@ class LogBilinearConfig(ContextFamily):
         return LogBilinear(self, vocab_size)
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
-        """Count the maps and the output: 6·((n-1)·M² + V·M), or (n-1)·M if diagonal."""
-        maps = self.context_size * (1 if self.diagonal else self.embedding_size)
-        return float(6 * (maps + self.output.rows(V) * self.embedding_size))
+        """Count the maps and the output: 6·((n-1)·M² + V·M)."""
+        return float(6 * self.embedding_size * (self.context_size + self.output.rows(V)))
 
 
 class LogBilinear(ContextBody):
@@ -242,17 +236,12 @@ class LogBilinear(ContextBody):
 
     def __init__(self, config: LogBilinearConfig, vocab_size: int) -> None:
         super().__init__(vocab_size, config.embedding_size, config.dropout, config.offsets)
-        rows = 1 if config.diagonal else config.embedding_size
-        self.maps = nn.Linear(config.context_size, rows, bias=False)
-        self.diagonal = config.diagonal
+        self.maps = nn.Linear(config.context_size, config.embedding_size, bias=False)
         draw_uniform(self, config.initializer_range)
 
     def predict(self, ids_BT: Tensor, document_BT: Tensor | None = None) -> Tensor:
         """Return r (B, T, M) at each token."""
-        x_BTX = self.context(ids_BT, document_BT)
-        if not self.diagonal:
-            return self.maps(x_BTX)
-        return (x_BTX * self.maps.weight[0]).unflatten(-1, (len(self.offsets), -1)).sum(-2)
+        return self.maps(self.context(ids_BT, document_BT))
 
     def encode(self, ids_BT: Tensor, _: None, __: None, where: Boundaries) -> Tensor:
         return self.predict(ids_BT, where.document)

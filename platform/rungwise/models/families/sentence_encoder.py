@@ -55,14 +55,6 @@ _SENTENCES_AT_ONCE = 256
 _BLOCK_RANGE = 0.02  # of the Transformer's random weights
 _POOLING: dict[str, Pooling] = {"words": "sum", "transformer": "mean"}  # else last
 _GATES = {"gru": 3, "lstm": 4}
-_WORDS = {
-    "words": "the words of a sentence",
-    "gru": "a GRU",
-    "two_grus": "GRUs in both directions",
-    "lstm": "an LSTM",
-    "two_lstms": "LSTMs in both directions",
-    "transformer": "a Transformer",
-}
 
 
 class SentenceEncoderConfig(LayeredFamily):
@@ -137,7 +129,7 @@ class SentenceEncoderConfig(LayeredFamily):
     def describe(self) -> str:
         layers = "" if self.num_layers == 1 else f" of {format_count(self.num_layers, 'layer')}"
         pooling = f", {self.pooling} of states" if self.pooling else ""
-        return f"{_WORDS[self.network]}{layers}{pooling}, hidden size {self.hidden_size}"
+        return f"network {self.network}{layers}{pooling}, hidden size {self.hidden_size}"
 
     def page_name(self, objective: Objective) -> str:
         (head, *others) = _heads(objective, self)

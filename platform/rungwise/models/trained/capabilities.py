@@ -2,6 +2,8 @@
 
 Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, N tokens.
 """
+# A docstring is all that a method of a protocol has.
+# pyright: reportReturnType=false
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
@@ -30,7 +32,6 @@ class LanguageModel(Protocol):
         """Return the natural log-probability of each token, one array per text. A text is the ids
         of one document without special tokens, or with the end symbol to have it predicted too.
         Long texts are read in windows (`windows` in language_models.py)."""
-        ...
 
 
 @runtime_checkable
@@ -42,7 +43,6 @@ class HidesWords(Protocol):
     ) -> list[NDArray[np.float64]]:
         """Like `LanguageModel.log_probabilities`, but hide the later tokens of a word: PLL-word-l2r
         (Kauf & Ivanova 2023, arXiv:2305.10588). `word_starts` marks the first tokens of words."""
-        ...
 
 
 @runtime_checkable
@@ -54,7 +54,6 @@ class WordVectors(Protocol):
 
     def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the vectors (N, D) of these tokens."""
-        ...
 
 
 @runtime_checkable
@@ -64,7 +63,6 @@ class RanksWords(Protocol):
     def ranks(self, texts: Texts, places: Sequence[Sequence[int]]) -> Iterator[NDArray[np.float64]]:
         """Yield, for each text, the ranks among all words of those at these places: 1 for the
         highest score; words of equal score share their mean rank."""
-        ...
 
 
 @runtime_checkable
@@ -74,7 +72,6 @@ class ContextWordVectors(Protocol):
     def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
         """Return the vectors (K, N, E) of the words of all texts, in each of K layers. A word is
         the range of its tokens in its text; one without tokens has zeros."""
-        ...
 
 
 @runtime_checkable
@@ -83,7 +80,6 @@ class SentenceVectors(Protocol):
 
     def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:
         """Return the vectors (N, E) of texts, given as ids without special tokens."""
-        ...
 
 
 @runtime_checkable
@@ -104,7 +100,6 @@ class Encoder(Protocol):
     ) -> list[Tensor]:
         """Return the embeddings and each layer's states, (B, T, width) each. `lengths_B` counts the
         real tokens of each row; None means no padding. States at padding are meaningless."""
-        ...
 
 
 @runtime_checkable
@@ -113,7 +108,6 @@ class ReadsSpelling(Protocol):
 
     def spell(self, tokens: Sequence[bytes], end: int) -> None:
         """Store how tokens are written, before training; `end` is the one between documents."""
-        ...
 
 
 @runtime_checkable
@@ -122,7 +116,6 @@ class NextTokenLogits(Protocol):
 
     def next_logits(self, ids_BT: Tensor) -> Tensor:
         """Return the logits (B, T, V) of each next token; a row holds one document."""
-        ...
 
 
 @runtime_checkable
@@ -133,4 +126,3 @@ class BlankLogits(Protocol):
         self, ids_BT: Tensor, segments_BT: Tensor, lengths_B: Tensor, position_B: Tensor
     ) -> Tensor:
         """Return the logits (B, V) at one position of each row, framed as in pretraining."""
-        ...

@@ -40,17 +40,14 @@ def generate(
     end: int,
     sampling: Sampling,
     streams: Sequence[int] | None = None,
-    rooms: Sequence[int] | None = None,
 ) -> list[list[int]]:
     """Return the new tokens of each prompt, the end symbol included. A row that outgrows the window
     is read from its last tokens, anew for every token: rows are short. `streams` are the numbers by
-    which rows draw (default: their places), `rooms` the new tokens of each (default:
-    `sampling.length`)."""
+    which rows draw (default: their places)."""
     rows = [list(prompt) for prompt in prompts]
     streams = range(len(rows)) if streams is None else streams
-    rooms = [sampling.length] * len(rows) if rooms is None else rooms
     window = getattr(model, "max_length", None)
-    open_rows = [row for row, room in enumerate(rooms) if room > 0]
+    open_rows = [*range(len(rows))] if sampling.length else []
     while open_rows:
         tails = [rows[row] if window is None else rows[row][-window:] for row in open_rows]
         # Padding at the end of a row is invisible to the positions before it.
@@ -79,6 +76,6 @@ def generate(
         open_rows = [
             row
             for row in open_rows
-            if rows[row][-1] != end and len(rows[row]) < len(prompts[row]) + rooms[row]
+            if rows[row][-1] != end and len(rows[row]) < len(prompts[row]) + sampling.length
         ]
     return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]

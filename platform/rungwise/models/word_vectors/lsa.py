@@ -68,9 +68,8 @@ class LsaConfig(VectorFamily):
         return self
 
     def describe(self) -> str:
-        weighting = {"counts": "counts", "log_entropy": "log-entropy", "ppmi": "PPMI"}
         contexts = self.contexts if self.contexts == "documents" else f"a window of {self.window}"
-        return f"{weighting[self.weighting]} of {contexts}, vectors of {self.size}"
+        return f"{self.weighting} of {contexts}, vectors of {self.size}"
 
     def origin(self, objective: Objective) -> Origin:
         if self.weighting != "ppmi":
