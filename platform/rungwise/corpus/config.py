@@ -95,8 +95,6 @@ class _Fields(Config):
     text_field: str = "text"  # field with the text
     id_field: str | None = None  # field with the document's id; null: its place in the file
     label_field: str | None = None  # field with the document's label; null: the name of the source
-    # field with phrases, a list of [start, end) in characters of the text; null: none
-    spans_field: str | None = None
     # a line is part of a wrapped paragraph, a paragraph, or a sentence
     lines: LineLayout = "paragraph"
 

@@ -27,7 +27,6 @@ from rungwise.core.wording import format_count
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.cleaning.characters import describe_lost_characters, guess_language
-from rungwise.corpus.cleaning.quality import count_marked
 from rungwise.corpus.config import CorpusConfig, DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.files import Range
@@ -45,10 +44,9 @@ from rungwise.corpus.guesses import (
 )
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.file_reader import plain_breaks
-from rungwise.corpus.readers.records import open_arrow
 from rungwise.corpus.readers.streams import wide_encoding
 from rungwise.corpus.readers.text import gutenberg_text
-from rungwise.corpus.summary import CorpusSummary, count_units
+from rungwise.corpus.summary import CorpusSummary
 
 _SAMPLE_BYTES = 8_000_000  # read of the files of a kind
 _FEWEST_FILES = 40  # that are looked at, if there are as many
@@ -57,7 +55,7 @@ _MOST_GLOBS = 8  # of a group of files
 _FREQUENT = 3  # a third of the text may be held out
 _SEPARATED = {"blank_line": "a block of lines between blank lines", "line": "a line"}
 
-_RECORDS = ("jsonl", "parquet", "arrow")
+_RECORDS = ("jsonl", "parquet")
 _READ = ("text", "wikitext", *_RECORDS, "warc")
 
 # Files that hold text, or stand for it, in a form that no source reads; and what to do with them.
@@ -72,7 +70,7 @@ _ADVICE = {
     "nested": "of records whose text is inside of lists or objects, such as chats: write it to one "
     "field, for "
     r"""example by `jq -c '{text: ([.messages[].content] | join("\n"))}' FILE > FILE.jsonl`""",
-    "times": "of lines with times, such as subtitles: write the text alone, for example by pysubs2",
+    "arrow": "of Arrow: write a source for them, `{kind: arrow, paths: [FILE], text_field: NAME}`",
     "table": "of tables or of words in columns: write the text alone, or give --labels to "
     "fine-tune on the labels in them",
     "damaged": "of a packed form by their names, and not by their content: fetch or rename them",
@@ -104,7 +102,6 @@ class FileGroup:
     documents: int = 0
     letters: int = 0
     frequent_words: int = 0
-    has_accents: bool = False  # in so many words that they belong to the spelling
     source: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     sample: list[RawDocument] = field(default_factory=list)
@@ -214,8 +211,8 @@ def _take_samples(kind: str, files: Sequence[SourceFile]) -> list[_Sample]:
     unpacked = sum(map(streams.estimate_unpacked_bytes, files))
     step = min(-(-unpacked // _SAMPLE_BYTES), len(files) // _FEWEST_FILES)
     spread = sorted(files, key=lambda file: file.name)[:: max(1, step)]
-    if kind in ("parquet", "arrow"):
-        return [_read_rows(file, kind) for file in spread[:_FEWEST_FILES]]
+    if kind == "parquet":
+        return [_read_rows(file) for file in spread[:_FEWEST_FILES]]
     samples, rest = [], _SAMPLE_BYTES
     for number, file in enumerate(sorted(spread, key=lambda file: file.size_bytes)):
         content, share = read_start(file, rest // (len(spread) - number))
@@ -229,26 +226,16 @@ def _take_samples(kind: str, files: Sequence[SourceFile]) -> list[_Sample]:
     return samples
 
 
-def _read_rows(file: SourceFile, kind: str) -> _Sample:
-    """Return a file of rows with the first of them. Raises DataError if it cannot be read."""
-    rows: list[dict[str, Any]] = []
-    share = 1.0
+def _read_rows(file: SourceFile) -> _Sample:
+    """Return a Parquet file with its first rows. Raises DataError if it cannot be read."""
     try:
-        if kind == "parquet":
-            with file.open() as stream, pq.ParquetFile(stream) as table:
-                batches = table.iter_batches(SAMPLE_RECORDS)
-                rows = next((each.to_pylist() for each in batches), [])
-                share = len(rows) / max(1, table.metadata.num_rows) or 1.0
-        else:
-            with open_arrow(file) as stream, pa.ipc.open_stream(stream) as batches:
-                for batch in batches:
-                    rows += batch.to_pylist()
-                    if len(rows) >= SAMPLE_RECORDS:
-                        share = stream.tell() / file.size_bytes
-                        break
+        with file.open() as stream, pq.ParquetFile(stream) as table:
+            batches = table.iter_batches(SAMPLE_RECORDS)
+            rows = next((each.to_pylist() for each in batches), [])
+            share = len(rows) / max(1, table.metadata.num_rows) or 1.0
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(
-            f"cannot read {file.uri} as {kind.title()}: {error}; mend the file or leave it out"
+            f"cannot read {file.uri} as Parquet: {error}; mend the file or leave it out"
         ) from error
     return _Sample(replace(file, name=file.uri), share * file.size_bytes, rows)
 
@@ -263,7 +250,7 @@ def _describe_group(kind: str, files: Sequence[SourceFile]) -> FileGroup | None:
         return None
     heads = (streams.read_head(sample.file, _SAMPLE_BYTES) for sample in samples)
     contents = [head for head in heads if head]
-    if kind not in ("parquet", "arrow"):
+    if kind != "parquet":
         _choose_encoding(group, contents)
     if kind == "text":
         suffixes = Counter(plain_name(file).suffix.lower() for file in files)
@@ -296,13 +283,6 @@ def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
     group.language = "code" if group.is_code else guess_language(joined)
     group.letters = len(set().union(*words))
     group.frequent_words = sum(count >= _FREQUENT for count in words.values())
-    has_words = count_units(group.words, group.characters)[1] == "words"
-    group.has_accents = (marked := count_marked(words)).matters and has_words
-    if group.has_accents:
-        group.notes.append(
-            f"{marked.share:.0%} of the words have accents or other marks ({marked.example}), which"
-            " stay (tokenizer.strip_accents)"
-        )
     if removed := summary.characters_removed:
         group.notes.append(f"without {format_count(removed, 'unreadable character')} of the sample")
     group.notes += describe_lost_characters(joined)

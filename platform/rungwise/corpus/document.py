@@ -5,8 +5,9 @@ import contextlib
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,25 +23,22 @@ SCHEMA = pa.schema(
         ("digest", pa.string()),
         ("sentences", pa.list_(pa.string())),
         ("paragraph_starts", pa.list_(pa.int32())),
-        ("spans", pa.list_(pa.list_(pa.int32()))),
     ]
 )
 _ROWS_AT_ONCE = 256
+ItemT = TypeVar("ItemT")
 # Han and kana.
 _IDEOGRAPHS = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 
 
 @dataclass(frozen=True)
 class Document:
-    """One document. `id` tells people its origin; `digest` is a hash of its text. `spans` has an
-    entry per sentence, (start 0, end 0, start 1, ...) in its characters, sorted and disjoint; it is
-    empty if the document has no spans."""
+    """One document. `id` tells people its origin; `digest` is a hash of its text."""
 
     id: str
     label: str
     sentences: tuple[str, ...]
     paragraph_starts: tuple[int, ...]
-    spans: tuple[tuple[int, ...], ...] = ()
 
     def paragraphs(self) -> Iterator[tuple[str, ...]]:
         ends = (*self.paragraph_starts[1:], len(self.sentences))
@@ -52,10 +50,7 @@ class Document:
         before = [0, *itertools.accumulate(map(int, stays))]
         starts = {before[start] for start in self.paragraph_starts} - {before[-1]}
         sentences = tuple(itertools.compress(self.sentences, stays))
-        spans = tuple(itertools.compress(self.spans, stays))
-        return replace(
-            self, sentences=sentences, paragraph_starts=tuple(sorted(starts)), spans=spans
-        )
+        return replace(self, sentences=sentences, paragraph_starts=tuple(sorted(starts)))
 
     @property
     def digest(self) -> str:
@@ -82,22 +77,34 @@ class DocumentDamage(SummaryPart):
 class RawDocument:
     """A document as a reader yields it, before clean-up and segmentation. A line break in a
     paragraph ends a sentence; with `segmented`, nothing else does. `damage` says why there is no
-    text. `spans` are [start, end) in characters of `text`, the source of the paragraphs;
-    `boilerplate` counts characters removed around it. `encoding` was detected, and is not UTF-8."""
+    text. `encoding` was detected, and is not UTF-8."""
 
     id: str
     label: str
     paragraphs: Sequence[str]
     segmented: bool = False
     damage: DocumentDamage | None = None
-    text: str = ""
-    spans: Sequence[tuple[int, int]] = ()
-    boilerplate: int = 0
     encoding: str = ""
 
     @property
     def reason(self) -> str:
         return self.damage.reason if self.damage else ""
+
+
+def batch_by_size(
+    items: Iterable[ItemT], size: Callable[[ItemT], int], most: int
+) -> Iterator[list[ItemT]]:
+    """Yield items in lists that end with the one that brings their size to `most` or more."""
+    batch: list[ItemT] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += size(item)
+        if total >= most:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
 
 
 def text_length(text: str) -> int:
@@ -126,13 +133,9 @@ def open_corpus_file(folder: Folder, file: str) -> Iterator[pq.ParquetFile]:
 def read_documents(folder: Folder, file: str) -> Iterator[Document]:
     """Yield the documents of a corpus file in order, a few in memory at a time."""
     with open_corpus_file(folder, file) as parquet:
-        columns = ["id", "label", "sentences", "paragraph_starts", "spans"]
+        columns = ["id", "label", "sentences", "paragraph_starts"]
         for batch in parquet.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
             for row in batch.to_pylist():
                 yield Document(
-                    row["id"],
-                    row["label"],
-                    tuple(row["sentences"]),
-                    tuple(row["paragraph_starts"]),
-                    tuple(tuple(spans) for spans in row["spans"]),
+                    row["id"], row["label"], tuple(row["sentences"]), tuple(row["paragraph_starts"])
                 )

@@ -3,7 +3,7 @@ they are read: consecutive bytes of one file, or several whole files, of one sou
 only on the config and the listing. A record belongs to the range of its first byte."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,6 @@ from rungwise.corpus.config import (
 from rungwise.corpus.readers import pydocs, streams
 
 KEY_CHARACTERS = 32
-_FORM = 1  # of the files that hold what was read of a piece (building/range_task.py)
 # Rules that are applied after reading.
 _LATER = ("sources", "shard_megabytes", "deduplicate", "overlap", "skip_limit")
 
@@ -70,28 +69,17 @@ def list_source_files(source: FileSource, index: int) -> list[SourceFile]:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A unit of reading a range: a whole file, or the part of one that is its range. `key` is a
-    digest of what the result of reading follows from, so that a corpus that grows reads what is
-    new; `result` is the key of a shared result that holds it, "" if none is known."""
-
-    key: str
-    files: tuple[SourceFile, ...]
-    result: str = ""
-
-
-@dataclass(frozen=True)
 class Range:
     """Bytes [begin, end) of one file, or several whole files if `end` is None. `number` counts the
-    ranges of a corpus; `source` is the index of the source; `pieces` are those of its files, () for
-    one without a name."""
+    ranges of a corpus; `source` is the index of the source; `key` is a digest of what the result of
+    reading follows from, so that a corpus that grows reads what is new."""
 
     number: int
     source: int
     files: tuple[SourceFile, ...]
     begin: int = 0
     end: int | None = None
-    pieces: tuple[Piece, ...] = ()
+    key: str = ""
 
     @property
     def num_bytes(self) -> int:
@@ -158,34 +146,28 @@ def _is_splittable(file: SourceFile, source: FileSource | PydocsSource) -> bool:
             return False
 
 
-def name_pieces(
-    ranges: Sequence[Range], config: CorpusConfig, version: int, results: Mapping[str, str]
-) -> list[Range]:
-    """Return the ranges with their pieces. `version` is that of the stage, `results` maps keys of
-    pieces to those of the results that hold them."""
+def name_ranges(ranges: Sequence[Range], config: CorpusConfig, version: int) -> list[Range]:
+    """Return the ranges with their keys. `version` is that of the stage."""
     plain = identity(config)
     rules = {name: value for name, value in plain.items() if name not in _LATER}
-    numbered_ranges: list[Range] = []
+    named: list[Range] = []
     for index, (source, name) in enumerate(
         zip(config.sources, source_names(config.sources), strict=True)
     ):
         own = [range for range in ranges if range.source == index]
         files = list(dict.fromkeys(file for range in own for file in range.files))
-        whole = isinstance(source, PydocsSource)
         if isinstance(source, PydocsSource):
             versions = pydocs.package_versions(source.packages, source_key(index, "packages"))
             digests = [fingerprint(versions)] * len(files)
         else:
             digests = hash_files(files, source_key(index, "paths"))
-        of_file = dict(zip(files, digests, strict=True))
-        described = [version, _FORM, rules, index, name, plain["sources"][index]]
-        settings = fingerprint(described, KEY_CHARACTERS)
+        # With its place, since what could not be read is named with it.
+        contents = {
+            file: [file.uri, file.name, file.size_bytes, digest]
+            for file, digest in zip(files, digests, strict=True)
+        }
+        settings = [version, rules, index, name, plain["sources"][index]]
         for range in own:
-            pieces = []
-            for part in [range.files] if whole else [(file,) for file in range.files]:
-                content = [[file.name, file.size_bytes, of_file[file]] for file in part]
-                facts = [settings, content, range.begin, range.end]
-                key = fingerprint(facts, KEY_CHARACTERS)
-                pieces.append(Piece(key, part, results.get(key, "")))
-            numbered_ranges.append(replace(range, pieces=tuple(pieces)))
-    return numbered_ranges
+            facts = [settings, [contents[file] for file in range.files], range.begin, range.end]
+            named.append(replace(range, key=fingerprint(facts, KEY_CHARACTERS)))
+    return named

@@ -27,9 +27,8 @@ _MARKUP = re.compile(r"\s*(?:<(?:!doctype\b|\?xml\b)|\{\\rtf)", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(?:\s[^<>]*)?>")
 _WIKI = re.compile(r"\[\[[^\[\]]+\]\]|\{\{[^{}]+\}\}")
 _JSON = re.compile(r"\s*(?:\[[\[\s]*[{\"]|\{\s*[\"'][^\"'\n]*[\"']\s*:)")
-_TIME = re.compile(r"\W{0,2}(?:\w+:\W*\w*,)?\d{1,2}:\d\d(?::\d\d)?(?:[.,:]\d\d|\s*$)")
 _SPAN = re.compile(r"[BIESMLU]-\S+")
-_TAGGED, _BEGUN, _TIMED, _IN_COLUMNS = 0.05, 0.5, 0.15, 0.98  # shares of lines
+_TAGGED, _BEGUN, _IN_COLUMNS = 0.05, 0.5, 0.98  # shares of lines
 _FEWEST_ROWS = 20
 _LINE_END = re.compile("[.!?\u3002\uff01\uff1f\u2026][\"')\\]\u201d\u2019\u300d\u300f]*\\s*$")
 _SENTENCE_END = re.compile("[.!?](?=\\s)|[\u3002\uff01\uff1f]")
@@ -104,17 +103,15 @@ def guess_kind(file: SourceFile) -> str:
 
 
 def _guess_lines(text: str) -> str:
-    """Return the kind of text whose lines are no prose: tagged, with times or in columns; or ""."""
+    """Return the kind of text whose lines are no prose: tagged, or in columns; or ""."""
     lines = [line for line in text.split("\n")[:-1] or [text] if line.strip()]
     tags = {(mark, name.lower()) for mark, name in _TAG.findall(text)}
     closed = any(("/", name) in tags for mark, name in tags if not mark)
     tagged = sum(bool((closed and _TAG.search(line)) or _WIKI.search(line)) for line in lines)
-    begun, timed = (sum(map(bool, map(each.match, lines))) for each in (_TAG, _TIME))
+    begun = sum(bool(_TAG.match(line)) for line in lines)
     begins, number = closed and _TAG.match(text.lstrip()), max(1, len(lines))
     if _MARKUP.match(text) or begins or tagged >= _TAGGED * number or begun >= _BEGUN * number:
         return "markup"
-    if timed >= _TIMED * number:
-        return "times"
     return "table" if any(_are_rows(lines, each) for each in ("\t", ",", ";", "|", None)) else ""
 
 

@@ -26,9 +26,9 @@ _MOST_SKIPPED = 20
 _SHARE_TOLERANCE = 0.2
 # Longest mean word with its blank (German: 7); above it, blanks do not separate words.
 _LONGEST_WORDS = 12
-_UNITS = ("documents", "sentences", "words", "characters", "bytes", "spans")
+_UNITS = ("documents", "sentences", "words", "characters", "bytes")
 _COUNTS = (
-    *("skipped_parts", "skipped_bytes", "spans_dropped", "repeated_bytes"),
+    *("skipped_parts", "skipped_bytes", "repeated_bytes"),
     *("characters_removed", "characters_replaced"),
 )
 
@@ -44,16 +44,15 @@ class CorpusFile(SummaryPart):
     words: int
     characters: int
     bytes: int
-    spans: int
 
 
 class CorpusSummary(Summary):
     """How much text there is, by split and by label, and what was dropped for which reason.
     `dropped_samples` are ids of a few documents and the start of their text. `skipped` lists the
-    first of `skipped_parts` parts (`skipped_bytes` in all), `labels` the most frequent ones. `cut`
-    counts characters of boilerplate by source, `repeated_bytes` held-out text that stands in
-    training, which was left out unless `repeats_stay`. `encodings` counts documents by the detected
-    encoding, other than UTF-8, in which they were read."""
+    first of `skipped_parts` parts (`skipped_bytes` in all), `labels` the most frequent ones.
+    `repeated_bytes` counts held-out text that stands in training, which was left out unless
+    `repeats_stay`, `encodings` documents by the detected encoding, other than UTF-8, in which they
+    were read."""
 
     files: tuple[CorpusFile, ...]
     documents: PerSplit
@@ -61,15 +60,12 @@ class CorpusSummary(Summary):
     words: PerSplit
     characters: PerSplit
     bytes: PerSplit
-    spans: PerSplit
     labels: dict[str, int]
     dropped: dict[str, int]
     dropped_samples: dict[str, list[dict[str, str]]]
     skipped: tuple[DocumentDamage, ...]
     skipped_parts: int
     skipped_bytes: int
-    cut: dict[str, int]
-    spans_dropped: int
     characters_removed: int
     characters_replaced: int
     encodings: dict[str, int] = Field(default_factory=dict)
@@ -101,23 +97,21 @@ class RangeReport:
     skipped: list[DocumentDamage] = field(default_factory=list)  # the first ones
     skipped_parts: int = 0
     skipped_bytes: int = 0
-    cut: Counter[str] = field(default_factory=Counter)
     characters_removed: int = 0
     characters_replaced: int = 0
     encodings: Counter[str] = field(default_factory=Counter)
     files: list[CorpusFile] = field(default_factory=list)
     sha256: dict[str, str] = field(default_factory=dict)
     labels: Counter[str] = field(default_factory=Counter)
-    spans_dropped: int = 0
     repeated_bytes: int = 0
     repeats_stay: bool = False
-    results: dict[str, str] = field(default_factory=dict)  # core/stages/notes.py
+    results: list[str] = field(default_factory=list)  # their keys (core/stages/notes.py)
 
     def add(self, other: "RangeReport") -> None:
         """Add the counts of another report."""
         for name in ("documents", *_COUNTS):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("dropped", "cut", "encodings", "labels", "sha256"):
+        for name in ("dropped", "encodings", "labels", "sha256"):
             getattr(self, name).update(getattr(other, name))
         for reason, samples in other.samples.items():
             self.samples[reason] = (self.samples.get(reason, []) + samples)[:_SAMPLES]
@@ -204,7 +198,6 @@ def summarise_reports(
         dropped=dict(sorted(total.dropped.items())),
         dropped_samples=dict(sorted(total.samples.items())),
         skipped=tuple(total.skipped),
-        cut=dict(sorted(total.cut.items())),
         encodings=dict(total.encodings.most_common()),
         repeats_stay=total.repeats_stay,
         **counts,
@@ -235,8 +228,6 @@ def _write_headline(
             yield f"left out {share}: it stands in training"
     if total.skipped:
         yield f"skipped {total.skipped_parts:,} unreadable, {total.skipped_bytes:,} bytes"
-    if total.cut:
-        yield f"cut {total.cut.total():,} characters"
     if total.encodings:
         counts = total.encodings.most_common()
         yield "read " + ", ".join(f"{count:,} as {name}" for name, count in counts)
@@ -269,7 +260,7 @@ def describe_sources(corpus: Artifact) -> list[str]:
 
 CORPUS = StageType(
     "corpus",
-    11,
+    12,
     LazyFunction("rungwise.corpus.building.stage:build_corpus"),
     CorpusSummary,
     identity=identity,

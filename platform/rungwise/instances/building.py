@@ -1,4 +1,4 @@
-"""Instances stage on Ray Data: one shard for each file of tokens and each pass over it.
+"""Instances stage on Ray Data: one shard for each file of tokens.
 
 A shard's bytes depend only on its documents, the config and the seed. The driver holds a manifest
 row per shard; a killed job leaves its shards and their markers for the next attempt.
@@ -34,20 +34,14 @@ _LENT_DOCUMENTS, _LENT_TOKENS = 64, 1 << 18  # at most, from each lender
 
 @dataclass(frozen=True)
 class ShardOrder:
-    """The order for a shard: a file of tokens, and the number of the pass over it. `lenders` are
-    other files of the split, from whose documents pairs may draw B."""
+    """The order for a shard of a file of tokens. `lenders` are other files of the split, from whose
+    documents pairs may draw B."""
 
-    read: str
+    file: str
     split: str
     source: str
     text_bytes: int
-    dupe: int = 0
     lenders: tuple[str, ...] = ()
-
-    @property
-    def file(self) -> str:
-        stem = self.read.removesuffix(".arrow")
-        return f"{stem}-{self.dupe:02d}.arrow" if self.dupe else self.read
 
     @property
     def stream(self) -> int:
@@ -78,7 +72,7 @@ class ShardTask:
             try:
                 piece = config.build(text, self.special, rng, planned)
             except DataError as error:
-                raise DataError(f"{order.read}: {error}") from error
+                raise DataError(f"{order.file}: {error}") from error
             parts.append(piece.shard)
             totals.update(piece.counts)
             totals.update(documents=planned)
@@ -109,7 +103,7 @@ class ShardTask:
         has at least two documents if the shard has."""
         units = self.config.tokens.units
         lent = [self._lent(name, units, rng) for name in order.lenders]
-        tokens = TokensFile(self.tokens.local(order.read))
+        tokens = TokensFile(self.tokens.local(order.file))
         count = max(1, min(round(tokens.num_tokens / _SECTION_TOKENS), len(tokens) // 2))
         ends = [len(tokens) * (number + 1) // count for number in range(count)]
         for first, end in zip([0, *ends[:-1]], ends, strict=True):
@@ -124,9 +118,7 @@ class ShardTask:
         return tokens.text(first, first + count, units)
 
 
-MANIFEST = "manifest.json"
 _MARKERS = "markers"
-SUMMARY_FILE = ".summary.json"
 _SPLITS = ("train", "validation")
 _LENDERS = 31  # random stream
 _MOST_LENDERS = 8
@@ -137,25 +129,9 @@ def build_instances(
 ) -> InstancesSummary:
     """Build every shard of both splits. Raises DataError if a shard breaks the contract, if a split
     has only one document for NSP, or if the tokenizer lacks a special token that the kind needs."""
-    if note := read_note(output, SUMMARY_FILE):  # killed between the last shard and the record
-        summary = InstancesSummary.model_validate(note)
-    else:
-        summary = _build_all(config, inputs["tokens"], output, context)
-        output.write_bytes(MANIFEST, summary.model_dump_json().encode())
-        files = {row.file: row.sha256 for row in summary.files}
-        write_note(output, SUMMARY_FILE, summary.model_dump(mode="json"), files)
-        output.remove(_MARKERS)
-    return summary.model_copy(update={"sha256": {row.file: row.sha256 for row in summary.files}})
-
-
-def _build_all(
-    config: Kind, artifact: Artifact, output: Folder, context: Context
-) -> InstancesSummary:
-    tokens = TokensSummary.of(artifact)
+    folder, tokens = inputs["tokens"].folder, TokensSummary.of(inputs["tokens"])
     config.check_documents(tokens.documents)
-    task = ShardTask(
-        config, artifact.folder, output, tokens.vocab_size, tokens.special, tokens.labels
-    )
+    task = ShardTask(config, folder, output, tokens.vocab_size, tokens.special, tokens.labels)
 
     def build(order: ShardOrder) -> FileRow:
         marker = f"{_MARKERS}/{order.file}.json"
@@ -170,18 +146,15 @@ def _build_all(
             {f"contract/{name}": float(value) for name, value in shares.items()}, step=done
         )
 
-    orders = list_orders(config, tokens.files)
-    return _summary(task, tokens, build_files(orders, build, context.report, report_row))
+    rows = build_files(list_orders(config, tokens.files), build, context.report, report_row)
+    output.remove(_MARKERS)
+    return _summary(config, tokens, rows)
 
 
 def list_orders(config: Kind, files: Sequence[TokensRow]) -> list[ShardOrder]:
-    """An order for each file with text and each pass over it."""
+    """An order for each file with text."""
     rows = [row for row in files if row.documents]
-    orders = [
-        ShardOrder(row.file, row.split, row.source, row.text_bytes, number)
-        for row in rows
-        for number in range(config.passes)
-    ]
+    orders = [ShardOrder(row.file, row.split, row.source, row.text_bytes) for row in rows]
     if not config.needs_other_documents:
         return orders
     files_of = {split: [row.file for row in rows if row.split == split] for split in _SPLITS}
@@ -195,12 +168,11 @@ def _lenders(order: ShardOrder, files: Sequence[str], seed: int) -> tuple[str, .
     """Other files of the split, drawn for this shard: a random B should be from anywhere in the
     corpus, and one file holds neighbouring documents of a source."""
     draws = bits(seed, _LENDERS, order.stream, np.arange(_MOST_LENDERS)) % np.uint64(len(files))
-    names = {files[int(draw)] for draw in draws} - {order.read}
-    return tuple(sorted(names or set(files[:2]) - {order.read}))
+    names = {files[int(draw)] for draw in draws} - {order.file}
+    return tuple(sorted(names or set(files[:2]) - {order.file}))
 
 
-def _summary(task: ShardTask, tokens: TokensSummary, rows: list[FileRow]) -> InstancesSummary:
-    config = task.config
+def _summary(config: Kind, tokens: TokensSummary, rows: list[FileRow]) -> InstancesSummary:
     totals = _totals(rows)
     statistics = config.statistics(totals)
     headline = (
@@ -219,10 +191,10 @@ def _summary(task: ShardTask, tokens: TokensSummary, rows: list[FileRow]) -> Ins
         tokens=totals["tokens"],
         text_bytes=tokens.text_bytes,
         statistics=statistics,
-        length_histogram=totals["length_histogram"],
         unigram_loss=tokens.unigram_loss,
         labels=tokens.labels,
         headline=headline,
+        sha256={row.file: row.sha256 for row in files},
     )
 
 
@@ -234,5 +206,4 @@ def _totals(rows: list[FileRow]) -> dict[str, Any]:
             totals[key] = max(row[key] for row in rows)
         elif isinstance(value, int):
             totals[key] = sum(row[key] for row in rows)
-    totals["length_histogram"] = np.sum([row["length_histogram"] for row in rows], axis=0).tolist()
     return totals

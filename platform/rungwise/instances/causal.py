@@ -15,7 +15,7 @@ from pydantic import Field
 from rungwise.core.randomness import uniform
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import CausalAndMaskedBatch, CausalBatch, MaskedBatch
-from rungwise.instances.kind import Built, ColouredPiece, Facts, Kind, ShownRow, Spell, WholeRow
+from rungwise.instances.kind import Built, Facts, Kind
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.pairs import MaskedBlocksConfig
 from rungwise.instances.shards import PaddedRows, Shard
@@ -83,8 +83,6 @@ class CausalConfig(Kind):
         unused = totals["text_tokens"] + totals["documents_joined"] - totals["predicted"]
         return {
             "fill": totals["predicted"] / (totals["instances"] * self.sequence_length),
-            "tokens_predicted": totals["predicted"],
-            "tokens_a_document": totals["predicted"] / totals["documents_joined"],
             "tokens_unused": unused,
             "unused_share": unused / max(1, totals["text_tokens"] + totals["documents_joined"]),
         }
@@ -106,24 +104,6 @@ class CausalConfig(Kind):
             column - begin,
         )
 
-    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        length = int(batch.weights[row].sum())
-        ids, documents = batch.ids[row, :length].tolist(), batch.document[row, :length].tolist()
-        pieces = [
-            ColouredPiece(
-                token, "opens" if place and document != documents[place - 1] else "plain", document
-            )
-            for place, (token, document) in enumerate(zip(ids, documents, strict=True))
-        ]
-        last = spell(int(batch.targets[row, length - 1]))
-        note = f"{length} tokens to predict, the last is {last}; "
-        return ShownRow(pieces, f"{note}parts of {len(set(documents))} documents")
-
-    def whole_row(self, batch: Any, row: int) -> WholeRow:
-        ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])]
-        length = int(batch.weights[row].sum()) + 1
-        return WholeRow(ids, [0] * len(ids), length, end=length, hides=False)
-
 
 class CorruptedWordsConfig(CausalConfig):
     """Blocks of text with a random word for each token."""
@@ -140,13 +120,6 @@ class CorruptedWordsConfig(CausalConfig):
         draws_BT = uniform(seed, epochs[:, None], rows.instances[:, None], place_T)
         noise_BT = ordinary[(draws_BT * len(ordinary)).astype(np.int64)]
         return dataclasses.replace(batch, targets=noise_BT)
-
-    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        row_shown = super().show(batch, row, vocabulary, spell)
-        length = int(batch.weights[row].sum())
-        first = " ".join(spell(int(token)) for token in batch.targets[row, :3])
-        note = f"{length} tokens, each beside a random word: {first} ..."
-        return dataclasses.replace(row_shown, note=note)
 
 
 _DRAW = 0xCA05  # separates the choice of rows from other random numbers
@@ -176,18 +149,6 @@ class CausalAndMaskedConfig(MaskedBlocksConfig):
             _next_tokens(masked),
             masked,
         )
-
-    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        if not batch.is_causal[row]:
-            return super().show(batch.masked, row, vocabulary, spell)
-        nothing = np.zeros_like(batch.masked.masked_weights)
-        whole = dataclasses.replace(batch.masked, ids=batch.ids, masked_weights=nothing)
-        row_shown = super().show(whole, row, vocabulary, spell)
-        length = int(batch.masked.lengths[row])
-        return dataclasses.replace(row_shown, note=f"{length} tokens, read from left to right")
-
-    def whole_row(self, batch: Any, row: int) -> WholeRow:
-        return super().whole_row(batch.masked, row)
 
 
 def _next_tokens(masked: MaskedBatch[NDArray[Any]]) -> CausalBatch[NDArray[Any]]:

@@ -1,8 +1,8 @@
 """Print instances for people: `rungwise inspect INSTANCES [--index N]`. Colours show the model's
 task; a note under each instance says the same without colours."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -16,20 +16,15 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
-from rungwise.instances.kind import ColouredPiece
+from rungwise.instances.batch import CausalAndMaskedBatch, CausalBatch, MaskedBatch
+from rungwise.instances.masking import Vocabulary
 from rungwise.instances.reader import InstanceReader
+from rungwise.instances.shards import PaddedRows
 from rungwise.instances.summary import InstancesSummary
 
 _SHOWN = 3
 _DRAW = 21  # random stream
-_STYLES = {
-    "special": "dim",
-    "masked": "bold red",
-    "random": "bold magenta",
-    "kept": "bold green",
-    "opens": "bold yellow",
-}
-_SEGMENT_STYLES = ("", "cyan")
+_MASKED, _KEPT, _OTHER, _SPECIAL = "bold red", "bold green", "bold magenta", "dim"
 
 
 def find_instances(path: str) -> Artifact:
@@ -78,14 +73,13 @@ def show_instances(
         f"seed {seed}",
         highlight=False,
     )
-    spell = functools.partial(_spell, tokenizer)
-    batch = reader.batch(sample, np.full_like(sample, epoch), seed)
+    rows, batch = reader.rows(sample), reader.batch(sample, np.full_like(sample, epoch), seed)
     for row, instance in enumerate(sample.tolist()):
         console.print()
         console.print(f"instance {instance}", style="bold", highlight=False)
-        row_shown = reader.config.show(batch, row, reader.vocabulary, spell)
-        console.print(_colour(row_shown.pieces, spell), soft_wrap=False)
-        console.print(Text(row_shown.note, style="dim"), soft_wrap=False)
+        console.print(_colour(rows, batch, row, reader.vocabulary, tokenizer), soft_wrap=False)
+        note = "; ".join(describe_row(rows, row, reader.vocabulary))
+        console.print(Text(note, style="dim"), soft_wrap=False)
 
 
 def _load_tokenizer(instances: Artifact) -> Tokenizer:
@@ -98,15 +92,52 @@ def _load_tokenizer(instances: Artifact) -> Tokenizer:
     return tokenizers.load_tokenizer(folder)
 
 
-def _colour(pieces: Sequence[ColouredPiece], spell: Callable[[int], str]) -> Text:
+def _colour(
+    rows: PaddedRows, batch: Any, row: int, vocabulary: Vocabulary, tokenizer: Tokenizer
+) -> Text:
+    """Write the tokens of a row as a model reads them, each with what is predicted there unless
+    that is the next token."""
+    if isinstance(batch, CausalAndMaskedBatch):
+        batch = batch.causal if batch.is_causal[row] else batch.masked
+    ids, length = rows.ids[row], int(rows.lengths[row])
+    is_second = np.arange(len(ids)) >= rows.columns.get("first_length", rows.lengths)[row]
+    predicted: dict[int, int] = {}
+    if isinstance(batch, MaskedBatch):
+        assert batch.lengths is not None
+        ids, length, is_second = batch.ids[row], int(batch.lengths[row]), batch.segments[row] == 1
+        real = batch.masked_weights[row] > 0
+        places, targets = batch.masked_positions[row][real], batch.masked_ids[row][real]
+        predicted = dict(zip(places.tolist(), targets.tolist(), strict=True))
+    elif isinstance(batch, CausalBatch):
+        targets = batch.targets[row]
+        following = np.roll(ids, -1)[: len(targets)]
+        differs = (targets != following) & (batch.weights[row] > 0)
+        predicted = {place: int(targets[place]) for place in np.flatnonzero(differs).tolist()}
     text = Text()
-    for piece in pieces:
-        style = _STYLES.get(piece.kind, _SEGMENT_STYLES[piece.segment % 2])
-        text.append(("\n" if piece.kind == "opens" else "") + spell(piece.token), style=style)
-        if piece.original not in (None, piece.token):
-            text.append(f"({spell(piece.original)})", style=f"italic {style}")
-        text.append(" ", style=style if piece.original is None else "")
+    tokens: list[int] = ids[:length].tolist()
+    for place, token in enumerate(tokens):
+        style = "cyan" if is_second[place] else ""
+        style = _SPECIAL if token in vocabulary.special.ids else style
+        other = predicted.get(place, token)
+        if other != token:
+            style = _MASKED if token == vocabulary.special.mask else _OTHER
+        elif place in predicted:
+            style = _KEPT
+        text.append(_spell(tokenizer, token), style=style)
+        if other != token:
+            text.append(f"({_spell(tokenizer, other)})", style=f"italic {style}")
+        text.append(" ")
     return text
+
+
+def describe_row(rows: PaddedRows, row: int, vocabulary: Vocabulary) -> Iterator[str]:
+    """Yield the number of tokens that are stored of a row, and the other columns of its shard."""
+    yield format_count(int(rows.lengths[row]), "token")
+    for name, values in rows.columns.items():
+        if name == "label":
+            yield f"label: {vocabulary.labels[int(values[row])]}"
+        elif not name.startswith("document"):  # a hash
+            yield f"{name}: {values[row]}"
 
 
 def _spell(tokenizer: Tokenizer, token: int) -> str:

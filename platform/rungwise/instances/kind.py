@@ -7,9 +7,9 @@ people see of them. The platform uses kinds only through this interface.
 import math
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -26,7 +26,6 @@ from rungwise.instances.shards import PaddedRows, Shard
 from rungwise.tokenizer.token_stage import TokensConfig
 
 _CHANCE = 12.5  # nats: five standard errors of many draws; e^-12.5 is 1 in 270,000
-HISTOGRAM_BINS = 16
 _TOKENS_AT_ONCE = 1 << 22
 _RELATIONS = {
     "exactly": operator.eq,
@@ -57,18 +56,11 @@ class Facts:
         """Raise DataError naming the shard, the figure, the bound and `value`, unless it holds."""
         check_bound(self.name, figure, value, relation, bound)
 
-    def check_rows(
-        self,
-        shard: Shard,
-        longest: int,
-        expected: Mapping[int, int],
-        histogram_up_to: int | None = None,
-    ) -> dict[str, Any]:
+    def check_rows(self, shard: Shard, longest: int, expected: Mapping[int, int]) -> dict[str, Any]:
         """Check the rules of every kind: row lengths, range of ids, counts of special tokens. Rows
         must have 1 to `longest` tokens. `expected` is the exact count of each special id, 0 for ids
-        not named; [UNK] is exempt. Returns counts that add up over shards: `instances`, `tokens`,
-        `length_histogram` (16 equal bins up to `histogram_up_to`, default `longest`). Raises
-        DataError naming the shard, the figure and the bound."""
+        not named; [UNK] is exempt. Returns counts that add up over shards: `instances`, `tokens`.
+        Raises DataError naming the shard, the figure and the bound."""
         lengths, ids = shard.lengths, shard.ids
         self.check("longest instance", int(lengths.max(initial=0)), "at most", longest)
         self.check("shortest instance", int(lengths.min(initial=1)), "at least", 1)
@@ -81,13 +73,7 @@ class Facts:
             if token != self.special.unk:
                 figure = f"tokens {self._name_token(token)}"
                 self.check(figure, int(counts[token]), "exactly", expected.get(token, 0))
-        top = histogram_up_to or longest
-        histogram = np.histogram(np.minimum(lengths, top), bins=HISTOGRAM_BINS, range=(0, top))[0]
-        return {
-            "instances": len(shard),
-            "tokens": int(lengths.sum()),
-            "length_histogram": histogram.tolist(),
-        }
+        return {"instances": len(shard), "tokens": int(lengths.sum())}
 
     def _name_token(self, token: int) -> str:
         for role in ("pad", "cls", "sep", "mask", "end"):
@@ -148,58 +134,12 @@ def _divergence(share: float, expected: float) -> float:
     )
 
 
-PieceKind = Literal["special", "plain", "masked", "random", "kept", "opens"]
-Spell = Callable[[int], str]  # writes a token
-
-
 @dataclass(frozen=True)
 class Built:
     """A shard, and counts from building it that add up over shards."""
 
     shard: Shard
     counts: dict[str, int]
-
-
-@dataclass(frozen=True)
-class ColouredPiece:
-    """One token of a row for people to see; `original` is the token that masking has hidden."""
-
-    token: int
-    kind: PieceKind = "plain"
-    segment: int = 0  # neighbours with other numbers are other texts
-    original: int | None = None
-
-
-@dataclass(frozen=True)
-class ShownRow:
-    """The tokens of a row without padding, and what a model is asked about them, in words.
-    `answer` is how its segments are related, empty if that is not asked."""
-
-    pieces: list[ColouredPiece]
-    note: str
-    answer: str = ""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A share over all instances, as configured and in the paper, for the page."""
-
-    name: str
-    measured: float
-    configured: float | None = None
-    paper: str = ""
-    digits: int = 2  # of the measured percentage
-
-
-@dataclass(frozen=True)
-class WholeRow:
-    """A row before masking: its padded ids, and the first text in it, [1, end)."""
-
-    ids: list[int]
-    segments: list[int]
-    length: int  # of the part that a model reads to fill in a blank
-    end: int
-    hides: bool  # whether the model reads [MASK] in place of the token that it predicts
 
 
 class Kind(Config):
@@ -220,11 +160,6 @@ class Kind(Config):
     def width(self) -> int:
         """The tokens of the longest row, as it is stored."""
         return self.length
-
-    @property
-    def passes(self) -> int:
-        """How often the text is passed through `build`, each time with other random numbers."""
-        return 1
 
     @property
     def masked_per_row(self) -> float:
@@ -279,29 +214,3 @@ class Kind(Config):
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
     ) -> Batch[NDArray[Any]]:
         """The rows as they are read in these epochs (B,)."""
-
-    def random_batch(self, B: int, vocab_size: int) -> Batch[Any]:
-        """Full rows of random tokens, as tensors, to measure the speed of a step."""
-        rng, special = np.random.default_rng(0), SpecialIds(0, 1, 2, 3, 4, 5, tuple(range(6)))
-        ids = self.add_symbols(rng.integers(6, vocab_size, (B, self.width)), special)
-        lengths, half = np.full(B, ids.shape[1]), np.full(B, ids.shape[1] // 2)
-        columns = {"first_length": half, "label": np.arange(B) % 2}
-        rows = PaddedRows(np.arange(B), ids, lengths, columns, np.ones(ids.shape, dtype=bool))
-        batch = self.batch(rows, np.zeros(B, dtype=np.int64), 0, Vocabulary(vocab_size, special))
-        return next(batch.micro_batches(1, False)).tensors()
-
-    def add_symbols(self, ids: NDArray[np.int64], special: SpecialIds) -> NDArray[np.int64]:
-        """Rows of random tokens with the symbols that `batch` looks for."""
-        return ids
-
-    @abstractmethod
-    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        """A row of a batch for people to see."""
-
-    def figures(self, statistics: dict[str, Any]) -> list[Figure]:
-        """The shares that the page compares with the paper."""
-        return []
-
-    def whole_row(self, batch: Any, row: int) -> WholeRow:
-        """A row before masking, for a model that fills in blanks."""
-        raise AssertionError(f"no model fills in blanks of {self.kind}")

@@ -1,7 +1,6 @@
 """The base of masked pairs, masked blocks and sentence-order pairs."""
 
 import math
-from collections import Counter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,18 +9,7 @@ from pydantic import Field, model_validator
 
 from rungwise.core.errors import BlockError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.instances.kind import (
-    ColouredPiece,
-    ContractShare,
-    Facts,
-    Figure,
-    Kind,
-    PieceKind,
-    ShownRow,
-    Spell,
-    WholeRow,
-    check_shares,
-)
+from rungwise.instances.kind import ContractShare, Facts, Kind, check_shares
 from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, expected_predictions, mask
 from rungwise.instances.shards import PaddedRows, Shard, pad_rows
 from rungwise.tokenizer.mask_units import MaskUnitsConfig
@@ -30,7 +18,7 @@ from rungwise.tokenizer.token_text import document_hash
 
 _ROWS_AT_ONCE = 1024
 _TOKENS_MASKED = 1 << 19
-_TOKENS_A_SPAN = 10.0  # the tokens of a phrase or span share one 80/10/10 draw
+_TOKENS_A_SPAN = 10.0  # which share one 80/10/10 draw
 _LABELS = {"is_next": "share of IsNext pairs", "in_order": "share of pairs in order"}
 
 
@@ -38,15 +26,13 @@ class MaskedKind(Kind):
     """The keys of every masked kind."""
 
     segments: ClassVar[int] = 2  # of each text of a row
-    # The relation of A and B in words, for labels 0 and 1.
-    answers: ClassVar[tuple[str, str] | None] = None
 
     # tokens per row, special tokens included
     sequence_length: int = Field(default=128, ge=8, le=65_535)
     # share of the rows with a shorter, random target length
     short_rate: float = Field(default=0.1, ge=0, le=1)
     masking: MaskingConfig = MaskingConfig()  # which tokens to mask, and how
-    mask_units: MaskUnitsConfig = MaskUnitsConfig()  # what counts as a word or phrase in masking
+    mask_units: MaskUnitsConfig = MaskUnitsConfig()  # what counts as a word in masking
 
     @model_validator(mode="after")
     def _room_for_predictions(self) -> Self:
@@ -73,8 +59,7 @@ class MaskedKind(Kind):
     def tokens(self) -> TokensConfig:
         if self.masking.unit == "token":
             return TokensConfig()
-        spans = self.masking.unit == "phrase"
-        return TokensConfig(units=True, mask_units=self.mask_units, spans=spans)
+        return TokensConfig(units=True, mask_units=self.mask_units)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -116,7 +101,7 @@ class MaskedKind(Kind):
         masking = self.masking
         candidates, selected = counts["candidates"], counts["selected"]
         to_mask, to_random, rows = counts["to_mask"], counts["to_random"], counts["instances"]
-        a_draw = _TOKENS_A_SPAN if masking.unit in ("phrase", "span") else 1.0
+        a_draw = _TOKENS_A_SPAN if masking.unit == "span" else 1.0
         rate = counts["expected"] / max(candidates, 1)
         made = "share of selected made"
         return [
@@ -191,51 +176,6 @@ class MaskedKind(Kind):
             document,
             positions,
         )
-
-    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        real, length = batch.masked_weights[row] > 0, int(batch.lengths[row])
-        positions, originals = batch.masked_positions[row][real], batch.masked_ids[row][real]
-        masked = dict(zip(positions.tolist(), originals.tolist(), strict=True))
-        pieces: list[ColouredPiece] = []
-        for position in range(length):
-            token, original = int(batch.ids[row, position]), masked.get(position)
-            kind: PieceKind = "special" if token in vocabulary.special.ids else "plain"
-            if original is not None:
-                changed = "masked" if token == vocabulary.mask else "random"
-                kind = "kept" if token == original else changed
-            pieces.append(ColouredPiece(token, kind, int(batch.segments[row, position]), original))
-        fates = Counter(piece.kind for piece in pieces)
-        counts = ", ".join(f"{fates[fate]} {fate}" for fate in ("masked", "random", "kept"))
-        note = f"{length} tokens; {len(masked)} to predict; {counts}"
-        answer = "" if self.answers is None else self.answers[int(batch.label[row])]
-        return ShownRow(pieces, f"{answer}; {note}" if answer else note, answer)
-
-    def figures(self, statistics: dict[str, Any]) -> list[Figure]:
-        masking = self.masking
-        kept_share = 1 - masking.mask_share - masking.random_share
-        return [
-            Figure("tokens selected", statistics["selected_share"], masking.rate, "15%"),
-            Figure("of these, [MASK]", statistics["mask_share"], masking.mask_share, "80%"),
-            Figure(
-                "of these, a random token", statistics["random_share"], masking.random_share, "10%"
-            ),
-            Figure("of these, kept", statistics["kept_share"], kept_share, "10%"),
-            *self.label_figures(statistics),
-            Figure("text tokens not in any instance", statistics["unused_share"]),
-            Figure("positions that are not padding", statistics["fill"], digits=1),
-        ]
-
-    def label_figures(self, statistics: dict[str, Any]) -> list[Figure]:
-        """The share of each label, of kinds with pairs."""
-        return []
-
-    def whole_row(self, batch: Any, row: int) -> WholeRow:
-        ids, segments = batch.originals()[row].tolist(), batch.segments[row].tolist()
-        length = int(batch.lengths[row])
-        if batch.document is not None:
-            length = int((batch.document[row] == batch.document[row, 0]).sum())
-        end = length - sum(segments[:length]) - 1  # the [SEP] behind A
-        return WholeRow(ids, segments, length, end, hides=True)
 
     def _mask(
         self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary

@@ -221,9 +221,9 @@ def _selected_tokens(units: _Units, first_of: NDArray[np.int32]) -> tuple[Ints, 
 class MaskingConfig(Config):
     """Which tokens to mask, and how; the defaults are the papers' numbers."""
 
-    # what is masked as a whole: a token, the pieces of a word, a phrase (ERNIE, Sun et al. 2019,
-    # arXiv:1904.09223), or some words in a row (SpanBERT, Joshi et al. 2020, arXiv:1907.10529)
-    unit: Literal["token", "whole_word", "phrase", "span"] = "token"
+    # what is masked as a whole: a token, the pieces of a word, or some words in a row (SpanBERT,
+    # Joshi et al. 2020, arXiv:1907.10529)
+    unit: Literal["token", "whole_word", "span"] = "token"
     dynamic: bool = True  # mask anew in every epoch; false: always as in the first
     # share of the tokens to predict, special tokens not counted
     rate: float = Field(default=0.15, gt=0, lt=1)
@@ -310,8 +310,7 @@ def mask(
         flat, together = select_units(
             maskable, unit_starts, count, config.max_predictions, draws, shares
         )
-    # The papers do not say if the tokens of a phrase share one draw; here they do, as in spans.
-    decided_at = together if config.unit in ("phrase", "span") else flat
+    decided_at = together if config.unit == "span" else flat
     return _corrupt(ids, flat, decided_at, draws, vocab, config)
 
 

@@ -8,7 +8,6 @@ N instances, B global batch size
 
 import functools
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,28 +135,9 @@ class ReadOrder(Order):
     def positions(self, step: int, share: ShardShare) -> Ints:
         """Sorted by lane, then by position; a worker has as many whole lanes as possible."""
         assert self.count, "no instances to read"
-        size, lanes, mine = share.batch_size, self._lanes, share.rows
-        begin, end = step * size, (step + 1) * size
-        if not mine:
-            return np.empty(0, dtype=np.int64)
-        low, high = (
-            bisect_right(range(lanes), nth, key=lambda lane: self._before(step, lane, size)) - 1
-            for nth in (mine[0], mine[-1])
-        )
-        lane = np.arange(low, high + 1, dtype=np.int64)[:, None]
-        epoch = np.arange(begin // self.count, (end - 1) // self.count + 1, dtype=np.int64)[None, :]
-        # For each lane and epoch: the first position from `begin` on, and their number.
-        offset = epoch * self.count
-        first_place = np.maximum(begin - offset, 0)
-        first_place = first_place + (lane - first_place) % lanes
-        last_place = np.minimum(end - offset, self.count)
-        counts = np.maximum(-((first_place - last_place) // lanes), 0).ravel()
-        starts = (first_place + offset).ravel()
-        ends = np.cumsum(counts)
-        within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
-        positions = np.repeat(starts, counts) + within * lanes
-        skipped = self._before(step, low, size)
-        return positions[mine.start - skipped : mine.stop - skipped]
+        positions = np.arange(step * share.batch_size, (step + 1) * share.batch_size)
+        by_lane = np.argsort(positions % self.count % self._lanes, kind="stable")
+        return positions[by_lane[share.rows.start : share.rows.stop]]
 
     def _points(self, place: Ints, epoch: Ints) -> Ints:
         if self._whole:
@@ -181,17 +161,6 @@ class ReadOrder(Order):
     def _lane_size(self, lane: Ints) -> Ints:
         size, longer = divmod(self.count, self._lanes)
         return size + (lane < longer)
-
-    def _before(self, step: int, lane: int, size: int) -> int:
-        """How many positions of the step belong to lanes below `lane`."""
-        whole = int(self._lane_begin(lane))
-
-        def count_positions(position: int) -> int:
-            epoch, place = position // self.count, position % self.count
-            turns, rest = place // self._lanes, place % self._lanes
-            return epoch * whole + turns * lane + min(lane, rest)
-
-        return count_positions((step + 1) * size) - count_positions(step * size)
 
 
 def evenly(total: int, count: int) -> Ints:

@@ -7,13 +7,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from pydantic import Field
 
 from rungwise.core.arrays import Bools, Ints
 from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.instances.kind import Built, Facts, Figure, check_bound
+from rungwise.instances.kind import Built, Facts, check_bound
 from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.shards import Shard, gather
 
@@ -206,14 +205,8 @@ class MaskedPairsConfig(MaskedKind):
     """Pairs of texts, masked, for next-sentence prediction, as in BERT."""
 
     needs_other_documents: ClassVar = True
-    answers: ClassVar = ("B is from another document", "B follows A in its document")
 
     kind: Literal["masked_pairs"] = "masked_pairs"
-    dupe_factor: int = Field(default=1, ge=1)  # passes over the text, each with different pairs
-
-    @property
-    def passes(self) -> int:
-        return self.dupe_factor
 
     def check_documents(self, documents: PerSplit) -> None:
         if min(documents.train, documents.validation) < 2:
@@ -282,9 +275,6 @@ class MaskedPairsConfig(MaskedKind):
         b_cut_share = totals["b_cut"] / totals["instances"]
         return {**super().statistics(totals), "b_cut_share": b_cut_share}
 
-    def label_figures(self, statistics: dict[str, Any]) -> list[Figure]:
-        return [Figure("pairs where B follows A", statistics["is_next_share"], 0.5, "50%")]
-
 
 def _chain(last: Ints, middle: Ints, lengths: Ints, random: Bools) -> tuple[Ints, Bools]:
     """The first piece of each pair, and whether its B follows A. For a pair from piece p on,
@@ -332,8 +322,6 @@ def _other_places(pieces: Pieces, document: Ints, limit: Ints, rng: Generator) -
 class SentenceOrderConfig(MaskedKind):
     """Pairs of consecutive texts, masked, half of them swapped, as in ALBERT."""
 
-    answers: ClassVar = ("A and B are swapped", "A and B are in order")
-
     kind: Literal["sentence_order"] = "sentence_order"
 
     def build(
@@ -373,6 +361,3 @@ class SentenceOrderConfig(MaskedKind):
             "document": text.documents[pieces.document[begin[divisible]]],
         }
         return Built(frame_rows(text, [turned[:, :2], turned[:, 2:]], special, columns), counts)
-
-    def label_figures(self, statistics: dict[str, Any]) -> list[Figure]:
-        return [Figure("pairs in order", statistics["in_order_share"], 0.5)]

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ CACHE_BYTES = 8 << 30
 _OPEN_SHARDS = 128  # mappings, each with a file descriptor and its offsets in memory
 _PARALLEL_DOWNLOADS = 4
 _ATTEMPTS = 3
-_WAIT_SECONDS = 0.05
+_ABANDONED_SECONDS = 600.0  # a download is written to in far less
 _LOCKS = 256  # a digest maps to one of them; a collision only costs waiting
 _MEND = "delete the folder of this artifact and run again to rebuild it"
 
@@ -141,9 +141,9 @@ class ShardStore:
                 os.utime(path)
                 if number not in self._verified and file_digest(path) != file.sha256:
                     # It was correct when written, so the disk has changed it since.
-                    self._cache.remove(path)
+                    path.unlink(missing_ok=True)
             if not path.exists():
-                with self._cache.claim(file.sha256, file.bytes) as part:
+                with self._cache.add(file.sha256, file.bytes) as part:
                     self._download(file.file, file.sha256, part)
                 with self._lock:  # close evicted shards, so that their disk space is freed
                     for other in list(self._open):
@@ -168,10 +168,9 @@ class ShardStore:
 
 
 class CacheFolder:
-    """The folder shared by all processes of a machine: files by digest, locks, a bound on bytes.
-    Files are added and removed only under the lock "room", so sums of sizes are exact, downloads in
-    progress included. The files opened longest ago are unlinked; they stay readable where they are
-    mapped. Locks and claims end with their process."""
+    """The folder shared by all processes of a machine: files by digest, locks that end with their
+    process, and a bound on bytes, but for downloads in progress. The files opened longest ago are
+    unlinked; they stay readable where they are mapped."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self.limit = folder, limit
@@ -180,10 +179,6 @@ class CacheFolder:
 
     def path(self, digest: str) -> Path:
         return self._folder / f"{digest}.arrow"
-
-    def remove(self, path: Path) -> None:
-        with self.locked("room"):
-            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[None]:
@@ -196,53 +191,34 @@ class CacheFolder:
             yield
 
     @contextlib.contextmanager
-    def claim(self, digest: str, size: int) -> Iterator[Path]:
-        """Yield the path of a file of `size` bytes to write. On a clean exit it becomes the file of
-        `digest`, otherwise it is removed."""
-        part = self._folder / f"{digest}.{size}.part"
+    def add(self, digest: str, size: int) -> Iterator[Path]:
+        """Yield the path of a file of `size` bytes to write, under its lock. On a clean exit it
+        becomes the file of `digest`, otherwise it is removed."""
+        part = self._folder / f"{digest}.part"
         with _explain_errors(self._folder):
-            while (claim := self._claim(part, size)) is None:
-                time.sleep(_WAIT_SECONDS)  # downloads fill the cache; one must end first
-            with claim:
-                try:
-                    yield part
-                    with self.locked("room"):
-                        part.rename(self.path(digest))
-                except BaseException:
-                    self.remove(part)
-                    raise
+            self._make_room(size)
+            try:
+                yield part
+                part.rename(self.path(digest))
+            finally:
+                part.unlink(missing_ok=True)
 
-    def _claim(self, part: Path, size: int) -> BinaryIO | None:
-        """Unlink the files opened longest ago until `size` more bytes fit, and create `part`."""
-        with self.locked("room"):
-            under_way = 0
-            for other in self._folder.glob("*.part"):
-                if _is_abandoned(other):
-                    other.unlink()
-                else:
-                    under_way += int(other.suffixes[-2][1:])
-            if under_way + size > self.limit:
-                return None
-            files = [(path.stat(), path) for path in self._folder.glob("*.arrow")]
-            total = under_way + size + sum(status.st_size for status, _ in files)
-            for status, path in sorted(files, key=lambda file: file[0].st_mtime_ns):
-                if total <= self.limit:
-                    break
-                path.unlink()
+    def _make_room(self, size: int) -> None:
+        """Unlink the files opened longest ago until `size` more bytes fit, and what killed
+        processes left."""
+        files = []
+        for path in self._folder.glob("*.*"):
+            with contextlib.suppress(FileNotFoundError):  # another process may unlink it
+                files.append((path.stat(), path))
+        total = size + sum(status.st_size for status, _ in files)
+        for status, path in sorted(files, key=lambda file: file[0].st_mtime_ns):
+            if path.suffix == ".part":
+                stays = time.time() - status.st_mtime < _ABANDONED_SECONDS
+            else:
+                stays = total <= self.limit
+            if not stays:
+                path.unlink(missing_ok=True)
                 total -= status.st_size
-            stream = part.open("wb")
-            # The lock tells a download in progress from one whose process died.
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            return stream
-
-
-def _is_abandoned(part: Path) -> bool:
-    with part.open("rb") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
 
 def _default_folder() -> Path:

@@ -13,9 +13,8 @@ from pydantic import Field
 
 from rungwise.core.arrays import Ints
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.core.wording import format_count
 from rungwise.instances.batch import SentenceRuns
-from rungwise.instances.kind import Built, ColouredPiece, Facts, Kind, ShownRow, Spell
+from rungwise.instances.kind import Built, Facts, Kind
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows, Shard, gather
 
@@ -76,7 +75,6 @@ class SentenceRunsConfig(Kind):
             "text_sentences": len(lengths),
             "sentences_cut": int((lengths > self.sentence_length).sum()),
             "sentences_alone": int(alone.sum()),
-            "documents_of_one_sentence": int((sizes == 1).sum()),
         }
         return Built(Shard(ids, ends[bounds], columns), counts)
 
@@ -94,7 +92,7 @@ class SentenceRunsConfig(Kind):
         )
         total = int(sentences.sum())
         symbols = total + int((bounds - 1).sum())
-        counts = facts.check_rows(shard, self.width, {end_id: symbols}, self.length)
+        counts = facts.check_rows(shard, self.width, {end_id: symbols})
         last = shard.ids[shard.offsets[1:] - 1]
         what = "runs that do not end with the end symbol"
         facts.check(what, int((last != end_id).sum()), "exactly", 0)
@@ -109,12 +107,8 @@ class SentenceRunsConfig(Kind):
         text_sentences = max(totals["text_sentences"], 1)
         return {
             "sentences": totals["sentences"],
-            "sentences_a_run": totals["sentences"] / max(totals["instances"], 1),
-            "sentences_cut": totals["sentences_cut"],
             "cut_share": totals["sentences_cut"] / text_sentences,
-            "sentences_alone": totals["sentences_alone"],
             "alone_share": totals["sentences_alone"] / text_sentences,
-            "documents_of_one_sentence": totals["documents_of_one_sentence"],
             "fill": totals["sentence_tokens"] / max(totals["instances"] * self.length, 1),
             **self.count_unused_tokens(totals),
         }
@@ -147,19 +141,3 @@ class SentenceRunsConfig(Kind):
         lengths[row, number[row, place]] = place - begin[row, place]
         document[row, number[row, place]] = 1 + np.cumsum(symbol & ~closes, axis=1)[row, place]
         return SentenceRuns(ids, lengths, document)
-
-    def add_symbols(self, ids: Ints, special: SpecialIds) -> Ints:
-        step = self.sentence_length + 1
-        ids[:, self.sentence_length :: step] = special.require("end")[0]
-        return ids[:, : self.sentences * step]
-
-    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        sentences = zip(batch.ids[row], batch.lengths[row], batch.document[row], strict=True)
-        pieces = [
-            ColouredPiece(int(token), "plain" if place else "opens", int(document))
-            for ids, length, document in sentences
-            for place, token in enumerate(ids[:length])
-        ]
-        count, documents = int((batch.lengths[row] > 0).sum()), int(batch.document[row].max())
-        note = f"{format_count(count, 'sentence')} of {format_count(documents, 'document')}"
-        return ShownRow(pieces, f"{note}; {format_count(len(pieces), 'token')}")

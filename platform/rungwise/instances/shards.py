@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from rungwise.core.arrays import Bools, Ints
@@ -109,12 +108,13 @@ def pad_rows(
     begin = shard.offsets[local].astype(np.int64)
     lengths = shard.offsets[local + 1] - begin
     padding = np.arange(sequence_length) >= lengths[:, None]
-    ids = _windows(shard.ids, begin, sequence_length)
+    place = begin[:, None] + np.arange(sequence_length)
+    place[padding] = 0  # of any token
+    ids = shard.ids[place]
     ids[padding] = pad_id
     starts = None
     if shard.unit_bits is not None:
-        starts = _bit_windows(shard.unit_bits, begin, sequence_length)
-        starts[padding] = False
+        starts = (shard.unit_bits[place >> 3] >> (place & 7) & 1).astype(bool) & ~padding
     columns = {name: values[local] for name, values in shard.columns.items()}
     return PaddedRows(instances, ids, lengths, columns, starts)
 
@@ -138,26 +138,6 @@ def join_rows(parts: Sequence[PaddedRows], places: Sequence[Ints]) -> PaddedRows
         {name: put([part.columns[name] for part in parts]) for name in parts[0].columns},
         put(starts) if starts else None,
     )
-
-
-def _windows(flat: NDArray[Any], begin: Ints, width: int) -> NDArray[Any]:
-    """`flat[b : b + width]` for each b in `begin` (B,), without an index for each element."""
-    if len(flat) < width:
-        flat = np.concatenate([flat, np.zeros(width - len(flat), flat.dtype)])
-    last = len(flat) - width
-    windows = sliding_window_view(flat, width)[np.minimum(begin, last)]
-    for row in np.flatnonzero(begin > last):  # the last rows of a shard
-        tail = flat[begin[row] :]
-        windows[row, : len(tail)] = tail
-    return windows
-
-
-def _bit_windows(bits: NDArray[np.uint8], begin: Ints, width: int) -> Bools:
-    """`width` packed bits from each bit position in `begin` (B,), as booleans."""
-    whole = _windows(bits, begin >> 3, width // 8 + 2)
-    unpacked = np.unpackbits(whole, axis=1, bitorder="little")
-    first = np.arange(len(begin)) * unpacked.shape[1] + (begin & 7)
-    return _windows(unpacked.ravel(), first, width).view(np.bool_)
 
 
 # Bounds memory: an index is four times as large as the ids it gathers.

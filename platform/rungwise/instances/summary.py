@@ -2,7 +2,6 @@
 summary with the manifest of shards (building.py builds them)."""
 
 import dataclasses
-from collections import Counter
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
@@ -38,9 +37,9 @@ class ShardFile(SummaryPart):
 
 class InstancesSummary(Summary):
     """The summary of finished instances. `text_bytes` is UTF-8 with sentences joined by a space.
-    `statistics` are those of the kind. `length_histogram` counts rows by length in equal steps up
-    to the longest. `unigram_loss` is that of the tokens (tokenizer/token_stage.py). `labels` are
-    the names of the labels of rows, by number; () where rows have none."""
+    `statistics` are those of the kind. `unigram_loss` is that of the tokens
+    (tokenizer/token_stage.py). `labels` are the names of the labels of rows, by number; () where
+    rows have none."""
 
     kind: str
     sequence_length: int
@@ -51,23 +50,16 @@ class InstancesSummary(Summary):
     tokens: int
     text_bytes: PerSplit
     statistics: dict[str, int | float]
-    length_histogram: tuple[int, ...]
     unigram_loss: float
     labels: tuple[str, ...] = ()
 
     def split_files(self, split: str) -> list[ShardFile]:
         return [row for row in self.files if row.split == split]
 
-    def instances_by_source(self, split: str) -> dict[str, int]:
-        counts: Counter[str] = Counter()
-        for row in self.split_files(split):
-            counts[row.source] += row.instances
-        return dict(counts)
-
 
 INSTANCES = StageType(
     "instances",
-    6,
+    7,
     LazyFunction("rungwise.instances.building:build_instances"),
     InstancesSummary,
     identity=lambda config: config.identity,

@@ -4,7 +4,6 @@ B batch, L tokens of a text, T sequence, M tokens that a row writes
 """
 
 from abc import abstractmethod
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -15,9 +14,8 @@ from pydantic import Field, model_validator
 from rungwise.core.arrays import Bools, Ints
 from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.core.wording import format_count
 from rungwise.instances.batch import DocumentRows, LabelledPairs, MaskedBatch, TextPairs
-from rungwise.instances.kind import Built, ColouredPiece, Facts, Kind, ShownRow, Spell, WholeRow
+from rungwise.instances.kind import Built, Facts, Kind
 from rungwise.instances.masking import MaskingConfig, Vocabulary
 from rungwise.instances.pairs import MaskedBlocksConfig
 from rungwise.instances.shards import PaddedRows, Shard, gather
@@ -104,12 +102,6 @@ class DocumentRowsConfig(TextsKind):  # for sequence auto-encoders (Dai & Le 201
         real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
         return DocumentRows(np.where(real, rows.ids, 0).astype(np.int64), rows.lengths)
 
-    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        ids = batch.ids[row, : int(batch.lengths[row])].tolist()
-        return ShownRow(
-            [ColouredPiece(token) for token in ids], f"{format_count(len(ids), 'token')}"
-        )
-
 
 class TextPairsKind(TextsKind):
     """The pairs of a task. A document of the text is a pair, its two sentences are the texts."""
@@ -161,15 +153,6 @@ class TextPairsKind(TextsKind):
         ids[row, second, column - second * first[row]] = rows.ids[row, column]
         return TextPairs(ids, np.stack([first, rows.lengths - first], axis=1))
 
-    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        first, second = batch.lengths[row].tolist()
-        pieces = [
-            ColouredPiece(token, "plain" if place else "opens", number)
-            for number, length in enumerate((first, second))
-            for place, token in enumerate(batch.ids[row, number, :length].tolist())
-        ]
-        return ShownRow(pieces, f"{first} tokens, {second} to write for them")
-
 
 class AlignedLinesConfig(TextPairsKind):
     """Pairs of a text and the one to write for it, of a task."""
@@ -215,12 +198,6 @@ class LabelledPairsConfig(TextPairsKind):
     ) -> LabelledPairs[NDArray[Any]]:
         pairs = super().batch(rows, epochs, seed, vocabulary)
         return LabelledPairs(pairs.ids, pairs.lengths, rows.columns["label"].astype(np.int64))
-
-    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        first, second = batch.lengths[row].tolist()
-        label = vocabulary.labels[int(batch.label[row])]
-        note = f"label: {label}; {first} and {second} tokens"
-        return replace(super().show(batch, row, vocabulary, spell), note=note, answer=label)
 
 
 _SHORTEST = 8  # tokens of a block
@@ -287,33 +264,6 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         weights = (np.arange(places.shape[1]) < second[:, None]).astype(np.float32)
         label = np.ones(len(texts), np.int64)
         return MaskedBatch(ids_BT, segments, lengths, places, targets, weights, label)
-
-    def random_batch(self, B: int, vocab_size: int) -> MaskedBatch[Any]:
-        import torch
-
-        ids_BT = torch.randint(vocab_size, (B, self.length))
-        M = self.masking.max_predictions
-        places_BM = torch.arange(self.length - M, self.length).expand(B, M)
-        whole = MaskedBatch.to_predict(ids_BT, None, None, places_BM - 1)
-        return replace(
-            whole,
-            segments=(torch.arange(self.length) >= self.length - M).long().expand(B, -1),
-            masked_ids=ids_BT.gather(1, places_BM),
-            masked_weights=torch.ones(B, M),
-        )
-
-    def show(self, batch: Any, row: int, vocabulary: Vocabulary, spell: Spell) -> ShownRow:
-        length, (end,) = int(batch.lengths[row]), vocabulary.special.require("sep")
-        tokens = [*batch.ids[row, :length].tolist(), end]
-        first = int((batch.segments[row, :length] == 0).sum())
-        pieces = [
-            ColouredPiece(token, "opens" if place == first else "plain", int(place >= first))
-            for place, token in enumerate(tokens)
-        ]
-        return ShownRow(pieces, f"{first} tokens to read, {len(tokens) - first} to write")
-
-    def whole_row(self, batch: Any, row: int) -> WholeRow:
-        raise AssertionError(f"no model fills in blanks of {self.kind}")
 
 
 def _take_out(ids: Ints, hidden: Bools, mask: int, end: int) -> tuple[Ints, Ints]:

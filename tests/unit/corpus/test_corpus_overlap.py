@@ -1,9 +1,7 @@
 """Held-out text is new text: passages that stand in training leave it, in documents of any form."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building.held_out import (
-    HeldOutSplit,
-    choose_split,
-    count_buckets,
-    fraction_threshold,
-)
+from rungwise.corpus.building.held_out import HeldOutSplit, choose_split, fraction_threshold
 from rungwise.corpus.building.range_builder import split_keys
 from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.cleaning.characters import DOCUMENT
@@ -28,9 +21,7 @@ from rungwise.corpus.cleaning.overlap import hash_words
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import Document, RawDocument, read_documents, text_digest
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.suites.base import Rung, Suite, SuiteResult
-from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.measure import MeasureConfig, measure
+from rungwise.evaluation.suites.base import Rung
 from tests.summaries import standing
 
 
@@ -115,26 +106,6 @@ def test_what_leaves_is_what_plain_loops_find(tmp_path: Path, seed: int) -> None
         assert summary.repeated_bytes == left
 
 
-class Sentences(Suite):
-    """An item for each held-out sentence."""
-
-    needs: ClassVar[str] = "nothing"
-
-    kind: Any = "sentences"
-
-    @property
-    def on_held_out(self) -> bool:
-        return True
-
-    def serves(self, rung: Rung) -> bool:
-        return True
-
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
-        count = sum(len(document.sentences) for _, document in rung.held_out)
-        names = [str(number) for number in range(count)]
-        return SuiteResult([Items.of_credit(name, "", names, [""] * count, np.ones(count))])
-
-
 def test_a_word_has_one_hash_wherever_it_stands() -> None:
     """In a text of several slices, each word as in its line alone."""
     rng = random.Random(0)
@@ -147,42 +118,23 @@ def test_a_word_has_one_hash_wherever_it_stands() -> None:
     np.testing.assert_array_equal(words.document, words.line // 9 + 1)
 
 
-def test_of_held_out_text_that_was_kept_what_is_new_is_what_would_stay(tmp_path: Path) -> None:
-    """Suites read both: all that is held out, and what the default leaves of it."""
+def test_held_out_text_that_was_kept_is_measured_whole(tmp_path: Path) -> None:
     rng = random.Random(1)
     shared = [draw_sentence(rng, 15) for _ in range(6)]
     raw = []
     for number in range(30):
         paragraphs = [" ".join(draw_sentence(rng, 12) for _ in range(4)) for _ in range(3)]
         paragraphs[1] += f" {rng.choice(shared)}"
-        paragraphs += [shared[0]] * (number % 3 == 0)  # a paragraph of nothing else
         raw.append(RawDocument(f"d{number}", "x", paragraphs))
     rules = {"held_out_fraction": 0.3, "minimum_characters": 1, "deduplicate": False}
-    default_summary, default = build(tmp_path / "default", raw, **rules)
+    _, default = build(tmp_path / "default", raw, **rules)
     summary, whole = build(tmp_path / "kept", raw, **rules, overlap="keep")
     assert summary.repeats_stay
     assert summary.repeated_bytes > 0
+    assert default["validation"] != whole["validation"]
     corpus = standing("corpus", Folder.at(tmp_path / "kept"), summary)
     rung = Rung(corpus, corpus, corpus, corpus, SilentReporter())
     assert [each for _, each in rung.held_out] == whole["validation"]
-    new = [each for _, each in replace(rung, only_new=True).held_out]
-    assert new == default["validation"] != whole["validation"]
-    for kept, folder in ((True, "kept"), (False, "default")):
-        own = standing("corpus", Folder.at(tmp_path / folder), summary if kept else default_summary)
-        inputs: dict[str, Any] = dict.fromkeys(("pretrain", "tokens", "tokenizer", "corpus"), own)
-        suites: Any = {"sentences": Sentences()}
-        measured = measure(
-            MeasureConfig.model_construct(suites=suites),
-            inputs,
-            Folder.at(tmp_path / "m"),
-            Context(),
-        )
-        counts = {score.part: score.count for score in measured.scores}
-        everything, left = (
-            sum(len(each.sentences) for each in documents)
-            for documents in (whole["validation"], default["validation"])
-        )
-        assert counts == ({"": everything, "new text": left} if kept else {"": left})
 
 
 def test_a_paragraph_that_is_nearly_the_same_leaves_and_training_stays_whole(
@@ -305,11 +257,7 @@ def choose(
         for part in parts
     ]
 
-    def count(longest: int, begin: int, width: int) -> list[list[int]]:
-        counts = [count_buckets(part, NOTHING, longest, begin, width) for part in parts]
-        return np.sum(counts, axis=0).tolist()
-
-    return choose_split(fraction, decisions, count)
+    return choose_split(fraction, decisions, lambda: pa.concat_tables(parts))
 
 
 def held_out_of_equals(count: int, fraction: float, seed: int = 0) -> set[int]:
@@ -364,19 +312,3 @@ def test_the_share_is_nearly_exact(documents: list[tuple[int, int, bool]], fract
     assert sum(key <= max(split.threshold, split.edge) for key, _, _ in documents) + cut >= 2
     if split.longest is None:
         assert split.threshold == fraction_threshold(fraction)
-
-
-def test_phrases_go_with_their_sentences(tmp_path: Path) -> None:
-    rng = random.Random(0)
-    text, spans = "", []
-    for _ in range(400):
-        begin = len(text) + 4
-        word = "".join(rng.choices("abcdefgh", k=9))
-        text += f"The {word} was here. "
-        spans.append((begin, begin + 9))
-    document = RawDocument("d", "x", [text], text=text, spans=spans)
-    summary, splits = build(tmp_path, [document], held_out_fraction=0.1)
-    assert (summary.spans.total, summary.spans_dropped) == (400, 0)
-    assert summary.spans.validation == summary.sentences.validation
-    for one in (*splits["train"], *splits["validation"]):
-        assert set(one.spans) == {(4, 13)}

@@ -579,28 +579,6 @@ def test_blanks_at_the_limit_do_not_join_words(tmp_path: Path) -> None:
     assert reasons_of(read(path, 1_000_000)) == ["too long"]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_spans_come_with_their_text(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"rows.{kind}"
-    records = [{"text": "A big dog.", "where": [[2, 5], [6, 9]]}, {"text": "No.", "where": None}]
-    records_written(path, kind, records)
-    first, second = read(path, kind=kind, spans_field="where")
-    assert (first.text, list(first.spans)) == ("A big dog.", [(2, 5), (6, 9)])
-    assert (second.text, list(second.spans)) == ("", [])
-
-
-@pytest.mark.parametrize(
-    "spans", ["[1, 2]", "[[1]]", "[[1, 2, 3]]", '[["1", "2"]]', "[[1.0, 2.0]]", "[[true, 2]]", "{}"]
-)
-def test_malformed_spans_are_named(tmp_path: Path, spans: str) -> None:
-    path = written(
-        tmp_path / "a.jsonl", f'{{"text": "fine", "s": []}}\n{{"text": "x", "s": {spans}}}'
-    )
-    message = first_damage(path, kind="jsonl", spans_field="s")
-    assert message.startswith(f"{path}, byte 26: the field 's' must be a list of [start,")
-    assert "change corpus.sources.0.spans_field" in message
-
-
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_bad_tables(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.{kind}"

@@ -292,19 +292,6 @@ def test_damage_is_counted_and_the_first_is_listed() -> None:
     assert [one.file for one in report.skipped] == [f"{n}.gz" for n in range(20)]
 
 
-def test_spans_are_stored_with_their_sentences(tmp_path: Path) -> None:
-    text = "A  big dog ran. It saw a cat.\nAll."
-    spans = [(3, 10), (25, 28), (0, 99)]
-    spanned = RawDocument("a", "x", text.split("\n"), text=text, spans=spans)
-    summary = write([[spanned, *drafts(3)]], tmp_path)
-    assert (summary.spans.total, summary.spans_dropped) == (2, 1)
-    documents = {d.id: d for d in documents_in(tmp_path)}
-    assert documents["a"].spans == ((2, 9), (9, 12), ())
-    assert documents["id0"].spans == ()
-    ((plain,), _) = built([RawDocument("a", "x", text.split("\n"))])
-    assert plain["digest"] == documents["a"].digest
-
-
 def test_reports_add_up(tmp_path: Path) -> None:
     ranges = [[RawDocument(f"{name}{n}", name, [name * n]) for n in range(9)] for name in "ab"]
     total = write(ranges, tmp_path, minimum_characters=5)

@@ -171,7 +171,7 @@ def test_a_digest_that_cannot_be_trusted_or_kept_is_computed(
         monkeypatch.setattr(known_digests, "_TICK_NS", 3600 * 10**9)
     elif fault == "no database":
         (tmp_path / "cache").mkdir()
-        (tmp_path / "cache" / "digests.sqlite").write_bytes(b"nonsense" * 1000)
+        (tmp_path / "cache" / "sha256.sqlite").write_bytes(b"nonsense" * 1000)
     elif fault == "of another user":
         monkeypatch.setattr(os, "getuid", lambda: 12345)
     else:

@@ -12,11 +12,9 @@ from torch.nn import functional
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.summary import read_kind
 from rungwise.models.losses.objectives import LossSum, Objective
 from rungwise.training.parallel import Group
 from rungwise.training.step import _compile
-from tests.conftest import SPECIAL_IDS
 from tests.small_models import gradient, loss_and_gradient, shaken, small_config
 from tests.training_runs import LENGTH, VOCAB, make_instances
 
@@ -116,14 +114,6 @@ def _texts(rows: CausalBatch[Any] | MaskedBatch[Any], row: int) -> Any:
     T = rows.ids.shape[1]
     length = getattr(rows, "lengths", None)
     return torch.where(torch.arange(T) < (T if length is None else length[row]), 0, -1)
-
-
-def test_a_row_is_shown_in_the_form_in_which_it_is_read(instances: Artifact) -> None:
-    kind, reader, rows = read_kind(instances), InstanceReader(instances, "train"), np.arange(100)
-    last, batch = SPECIAL_IDS.require("sep")[0], reader.batch(rows, rows * 0, 7)
-    shown = [kind.show(batch, row, reader.vocabulary, str) for row in range(20)]
-    assert {"left to right" in each.note for each in shown} == {True, False}
-    assert all(each.pieces[-1].token == last for each in shown)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def build(root: Path, kind: str) -> Artifact:
     output, read = Folder.at(root / "instances" / f"small-{kind}"), TokensSummary.of(tokens)
     task = ShardTask(config, tokens.folder, output, read.vocab_size, read.special)
     rows = [task(order) for order in building.list_orders(config, read.files)]
-    summary, keys = building._summary(task, read, rows), config.model_dump(mode="json")
+    summary, keys = building._summary(config, read, rows), config.model_dump(mode="json")
     return finished("instances", output, summary, kind, inputs=made_of(tokens=tokens), config=keys)
 
 
@@ -72,16 +72,16 @@ def test_an_instance_of_every_kind_is_printed(tmp_path: Path, kind: str) -> None
     assert f"{kind}, train: {InstancesSummary.of(found).instances.train:,} instances" in text
     assert "instance 3" in text
     expected = {
-        "masked_pairs": r"B (follows|is from) .* document; \d+ tokens; \d+ to predict",
-        "sentence_order": r"A and B are (in order|swapped); \d+ tokens",
-        "causal_and_masked": r"\d+ tokens, read from left to right",
-        "denoised_spans": r"\d+ tokens to read, \d+ to write",
-        "document_rows": r"\n40 tokens",
-        "corrupted_words": r"24 tokens, each beside a random word: \S+ \S+ \S+ \.\.\.",
-        "sentence_runs": r"6 sentences of 1 document; \d+ tokens",
-        "causal": r"24 tokens to predict, the last is .*; parts of \d documents",
+        "masked_pairs": r"\[MASK\]\(.*\n\d+ tokens; a_length: \d+; is_next: [01]\n",
+        "sentence_order": r"\[MASK\]\(.*\n\d+ tokens; a_length: \d+; in_order: [01]\n",
+        "causal_and_masked": r"\n\[CLS\] .*\n\d+ tokens\n",
+        "denoised_spans": r"\[MASK\] .* \[SEP\]\(\[MASK\]\) .*\(\[SEP\]\) \n\d+ tokens\n",
+        "document_rows": r"\n40 tokens\n",
+        "corrupted_words": r"\n(\S+\(\S+\) ){20,}.*\n25 tokens\n",
+        "sentence_runs": r" \[SEP\] .*\n\d+ tokens; sentences: 6\n",
+        "causal": r"\n25 tokens\n",
     }
-    assert re.search(expected[kind], text)
+    assert re.search(expected[kind], text), text
 
 
 def test_masked_tokens_stand_beside_what_they_were(tmp_path: Path) -> None:

@@ -150,7 +150,6 @@ def test_every_sentence_is_in_one_run_in_order_or_counted(
     assert checked["sentences"] == len(used)
     assert counts["text_tokens"] == sum(sum(document) for document in lengths[:planned])
     assert counts["tokens_unused"] == counts["text_tokens"] - checked["sentence_tokens"]
-    assert counts["documents_of_one_sentence"] == sum(len(d) == 1 for d in lengths[:planned])
     if packed:
         assert all(len(run) == R for run in runs[:-1])
     statistics = config.statistics({"documents": planned, **counts, **checked})

@@ -4,7 +4,6 @@ A document is held out if its split key, a hash of its text, is small. While tha
 within a fifth, as it does with many documents, text that is added moves no document. Otherwise a
 passage of each long document is held out, and of the others those with the smallest keys."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +22,6 @@ _LEAST_CHARACTERS = 200
 # Held out of a corpus too small for its share; next-sentence pairs need two.
 _LEAST, _FEWEST = 2, 4
 _KEYS = 1 << 64
-BUCKETS = 1 << 8
 
 
 class HeldOutSplit(NamedTuple):
@@ -51,13 +49,10 @@ def fraction_threshold(fraction: float) -> int:
 
 
 def choose_split(
-    fraction: float,
-    decisions: Sequence[DocumentDecision],
-    count: Callable[[int, int, int], list[list[int]]],
+    fraction: float, decisions: Sequence[DocumentDecision], read_keys: Callable[[], pa.Table]
 ) -> HeldOutSplit:
-    """Choose how to hold out `fraction` of the bytes of the documents that `decisions` keep.
-    `count(longest, begin, width)` adds up `count_buckets` of all ranges. At least two documents are
-    held out, or one of fewer than four."""
+    """Choose how to hold out `fraction` of the bytes of the documents that `decisions` keep, whose
+    keys `read_keys` reads. At least two documents are held out, or one of fewer than four."""
     least = _LEAST if sum(one.documents for one in decisions) >= _FEWEST else 1
     smallest = sorted(key for one in decisions for key in one.smallest)[:least]
     threshold = fraction_threshold(fraction)
@@ -67,59 +62,28 @@ def choose_split(
     if smallest[-1:] <= [threshold] and abs(held_out - room) <= tolerance:
         return HeldOutSplit(threshold)
     longest = int(tolerance)
-    begin, width = 0, _KEYS // BUCKETS
-    buckets = count(longest, begin, width)
-    room -= fraction * sum(cut_bytes for *_, cut_bytes in buckets)
-    cut_documents = sum(cut for _, _, cut, _ in buckets)
-    below = 0  # bytes of uncut documents with smaller keys than `begin`
+    table = read_keys()
+    split, sizes, can_cut = (table[name].to_numpy() for name in ("split", "bytes", "can_be_cut"))
+    is_cut = can_cut & (sizes > longest)
+    room = max(0.0, room - fraction * int(sizes[is_cut].sum()))
+    keys, place = np.unique(split[~is_cut], return_inverse=True)
+    key_bytes = np.bincount(place, sizes[~is_cut], len(keys))  # exact: far below 2 ** 53
+    up_to = np.cumsum(key_bytes)
+    fits = int(np.searchsorted(up_to, room, side="right"))  # with the smallest keys
     edge, edge_share = -1, 0.0
-    while True:
-        for bucket in buckets:
-            documents, num_bytes = bucket[:2]
-            if below + num_bytes > room:
-                break
-            below += num_bytes
-            begin += width
-        else:
-            threshold = begin - 1  # there is room for all
-            break
-        if documents == 1 or width == 1:
-            more, less = below + num_bytes - room, room - below
-            threshold = begin + (width if more < less else 0) - 1
-            if min(more, less) > tolerance:
-                threshold, edge, edge_share = begin - 1, begin + width - 1, less / num_bytes
-            break
-        width //= BUCKETS
-        buckets = count(longest, begin, width)
-    is_short = max(cut_documents, sum(key <= threshold for key in smallest)) < least
+    if fits == len(keys):
+        threshold = _KEYS - 1
+    else:
+        next_key, next_bytes = int(keys[fits]), float(key_bytes[fits])
+        more = float(up_to[fits]) - room
+        less = next_bytes - more
+        threshold = next_key if more < less else next_key - 1
+        if min(more, less) > tolerance:
+            threshold, edge, edge_share = next_key - 1, next_key, less / next_bytes
+    is_short = max(int(is_cut.sum()), sum(key <= threshold for key in smallest)) < least
     if is_short and edge < smallest[-1]:
         threshold = max(threshold, smallest[-1])
     return HeldOutSplit(max(threshold, 0), longest, edge, edge_share, is_short or edge_share > 0.5)
-
-
-def count_buckets(
-    keys: pa.Table, duplicates: np.ndarray, longest: int, begin: int, width: int
-) -> list[list[int]]:
-    """Count the documents of a range, but for the rows `duplicates`, (N,), by split key in BUCKETS
-    intervals of `width` from `begin`: documents, their bytes, and both of those that are cut since
-    they have more bytes than `longest`."""
-    stays = np.ones(keys.num_rows, bool)
-    stays[duplicates] = False
-    split, sizes, can_cut = (
-        keys[name].to_numpy()[stays] for name in ("split", "bytes", "can_be_cut")
-    )
-    bucket = (split - np.uint64(begin)) // np.uint64(width)
-    here = (split >= np.uint64(begin)) & (bucket < BUCKETS)
-    bucket, sizes = bucket[here].astype(np.int64), sizes[here]
-    is_cut = can_cut[here] & (sizes > longest)
-
-    # Exact: bytes are far below 2 ** 53.
-    counts = [
-        np.bincount(bucket, weights, BUCKETS)
-        for kind in (~is_cut, is_cut)
-        for weights in (kind, kind * sizes)
-    ]
-    return np.stack(counts, axis=1).astype(np.int64).tolist()
 
 
 def _choose_documents(table: pa.Table, split: HeldOutSplit) -> tuple[np.ndarray, ...]:
@@ -132,15 +96,6 @@ def _choose_documents(table: pa.Table, split: HeldOutSplit) -> tuple[np.ndarray,
     is_long = table["can_be_cut"].to_numpy() & (table["bytes"].to_numpy() > split.longest)
     is_edge = ~held_out & ~is_long & (keys <= np.uint64(max(split.edge, 0)))
     return held_out, is_long, is_edge
-
-
-def digest_split(keys: pa.Table, split: HeldOutSplit) -> str:
-    """Return a digest of what a split means for the documents of a range, given by their keys."""
-    held_out, is_long, is_edge = _choose_documents(keys, split)
-    content = held_out.tobytes() + is_long.tobytes() + is_edge.tobytes()
-    if is_long.any() or is_edge.any():
-        content += repr((split.edge_share, split.hold_whole_edge)).encode()
-    return hashlib.sha256(content).hexdigest()
 
 
 def split_documents(
@@ -174,7 +129,7 @@ def _cut(
     first, last = _find_passage(document, text, fraction, minimum_characters)
     parts, mask = [], []
     for begin, end in ((0, first), (first, last), (last, len(text))):
-        lines, starts, spans, spans_dropped = _slice(document, begin, end)
+        lines, starts = _slice(document, begin, end)
         if not lines:
             continue
         part = {
@@ -182,25 +137,18 @@ def _cut(
             "digest": text_digest(lines),
             "sentences": lines,
             "paragraph_starts": starts,
-            "spans": spans,
             "bytes": len(" ".join(lines).encode()),
-            "spans_dropped": spans_dropped + (0 if parts else document["spans_dropped"]),
         }
         parts.append(document | part)
         mask.append(begin == first)
     return parts, mask
 
 
-def _slice(
-    document: dict[str, Any], begin: int, end: int
-) -> tuple[list[str], list[int], list[list[int]], int]:
-    """Return sentences, paragraph starts and spans of a document between two characters of its
-    text, and how many spans a cut went through."""
+def _slice(document: dict[str, Any], begin: int, end: int) -> tuple[list[str], list[int]]:
+    """Return sentences and paragraph starts of a document between two characters of its text."""
     lines: list[str] = []
     starts: list[int] = []
-    spans: list[list[int]] = []
-    spans_dropped = place = 0
-    opens = True
+    place, opens = 0, True
     paragraph_starts = frozenset(document["paragraph_starts"])
     for number, sentence in enumerate(document["sentences"]):
         opens |= number in paragraph_starts
@@ -208,18 +156,11 @@ def _slice(
         place += len(sentence) + 1
         if low >= high or not (line := sentence[low:high].strip()):
             continue
-        low += len(sentence[low:high]) - len(sentence[low:high].lstrip())
         if opens:
             starts.append(len(lines))
             opens = False
         lines.append(line)
-        if document["spans"]:
-            pairs = np.array(document["spans"][number], np.int64).reshape(-1, 2) - low
-            begins_inside = (pairs[:, 0] >= 0) & (pairs[:, 0] < len(line))
-            whole = begins_inside & (pairs[:, 1] <= len(line))
-            spans.append(pairs[whole].ravel().tolist())
-            spans_dropped += int((begins_inside & ~whole).sum())
-    return lines, starts, spans, spans_dropped
+    return lines, starts
 
 
 def _find_passage(

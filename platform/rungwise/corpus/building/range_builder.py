@@ -5,8 +5,7 @@ compared with other ranges.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from rungwise.corpus.building.held_out import can_be_cut
 from rungwise.corpus.cleaning import duplicates
 from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, clean, clean_all
 from rungwise.corpus.cleaning.quality import find_fault
-from rungwise.corpus.cleaning.sentences import locate_spans, segment
+from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.config import (
     CorpusConfig,
     DocumentRules,
@@ -28,7 +27,7 @@ from rungwise.corpus.config import (
     source_key,
     source_names,
 )
-from rungwise.corpus.document import SCHEMA, RawDocument, text_length
+from rungwise.corpus.document import SCHEMA, RawDocument, batch_by_size, text_length
 from rungwise.corpus.files import Range
 from rungwise.corpus.readers import pydocs, records, streams, text
 from rungwise.corpus.readers.file_reader import FileReader
@@ -95,7 +94,6 @@ TEXT_SCHEMA = pa.schema(
         ("bytes", pa.int64()),  # of the sentences joined by blanks
         ("split", pa.uint64()),  # the smallest are held out
         ("can_be_cut", pa.bool_()),
-        ("spans_dropped", pa.int64()),
     ]
 )
 KEYS_SCHEMA = pa.schema(
@@ -129,7 +127,8 @@ class RangeBuilder:
         """Yield tables of a few megabytes with a row per document that stays, in order."""
         table: list[_CleanDocument] = []
         table_bytes = 0
-        for batch in _batches(self._draw(documents)):
+        drawn = self._draw(documents)
+        for batch in batch_by_size(drawn, _count_characters, _CHARACTERS_AT_ONCE):
             for document in self._clean(batch):
                 if reason := document.raw.reason or self._fault(document):
                     self.report.drop(reason, document.id, document.sentences)
@@ -169,8 +168,6 @@ class RangeBuilder:
         self.report.characters_removed += cleaned.removed
         self.report.characters_replaced += cleaned.replaced
         for raw, clean_text in zip(batch, cleaned.text.split(DOCUMENT), strict=True):
-            if raw.boilerplate:
-                self.report.cut[self.report.source] += raw.boilerplate
             plain_lines = filter(None, clean_text.split("\n"))
             lines = plain_lines if raw.segmented else segment(clean_text)
             yield _CleanDocument(raw, *_split_paragraphs(lines))
@@ -206,22 +203,16 @@ class RangeBuilder:
                 [digest, name, split, sizes, cut, bands, signature], schema=KEYS_SCHEMA
             )
         )
-        spans = [locate_spans(one.raw.text, one.raw.spans, one.sentences) for one in documents]
-        sentence_spans = [pairs for one in spans for pairs in one.spans]
         return pa.Table.from_arrays(
             [
                 pa.array([one.id for one in documents], pa.string()),
                 pa.array([clean(one.raw.label).text for one in documents], pa.string()),
                 pa.array([one.hexdigest() for one in digests], pa.string()),
-                _lists([one.sentences for one in documents], pa.string()),
-                _lists([one.starts for one in documents], pa.int32()),
-                pa.ListArray.from_arrays(
-                    _offsets([one.spans for one in spans]), _lists(sentence_spans, pa.int32())
-                ),
+                pa.array([one.sentences for one in documents], pa.list_(pa.string())),
+                pa.array([one.starts for one in documents], pa.list_(pa.int32())),
                 sizes,
                 split,
                 cut,
-                pa.array([one.dropped for one in spans], pa.int64()),
             ],
             schema=TEXT_SCHEMA,
         )
@@ -246,17 +237,8 @@ def _hash_name(source: str, id_: str) -> bytes:
     return hashlib.blake2b(f"{source}\0{id_}".encode(), digest_size=16).digest()
 
 
-def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
-    batch: list[RawDocument] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += sum(map(len, document.paragraphs))
-        if characters >= _CHARACTERS_AT_ONCE:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+def _count_characters(document: RawDocument) -> int:
+    return sum(map(len, document.paragraphs))
 
 
 def _split_paragraphs(lines: Iterable[str]) -> tuple[list[str], list[int]]:
@@ -283,13 +265,3 @@ def split_keys(digests: pa.Array, seed: int) -> np.ndarray:
 
 def _binary(rows: np.ndarray) -> pa.Array:
     return pa.array([row.tobytes() for row in rows], pa.binary())
-
-
-def _lists(lists: Sequence[Sequence[Any]], value_type: pa.DataType) -> pa.ListArray:
-    """Build a list array from flat values, several times as fast as from lists."""
-    flat = [value for values in lists for value in values]
-    return pa.ListArray.from_arrays(_offsets(lists), pa.array(flat, value_type))
-
-
-def _offsets(lists: Sequence[Sequence[Any]]) -> pa.Array:
-    return pa.array(list(accumulate(map(len, lists), initial=0)), pa.int32())

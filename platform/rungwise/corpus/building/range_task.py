@@ -2,11 +2,10 @@
 
 What a range gives depends on nothing but its text and what the comparison with other ranges
 (stage.py) says of it, and is a shared result (core/stages/notes.py), which a stage that was
-killed, or of a corpus that has grown, finds again. The passes leave files for each other in
-`{output}/staging`. In the artifact, the number of the range follows the split in a shard's name."""
+killed, or of a corpus that has grown, finds again. In the artifact, the number of the range follows
+the split in a shard's name."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.corpus.building.held_out import HeldOutSplit, digest_split, split_documents
+from rungwise.corpus.building.held_out import HeldOutSplit, split_documents
 from rungwise.corpus.building.range_builder import (
     KEYS_SCHEMA,
     TEXT_SCHEMA,
@@ -40,18 +39,18 @@ from rungwise.corpus.cleaning.overlap import (
 )
 from rungwise.corpus.config import CorpusConfig, DocumentRules, source_names
 from rungwise.corpus.document import SCHEMA, RawDocument
-from rungwise.corpus.files import KEY_CHARACTERS, Piece, Range
+from rungwise.corpus.files import KEY_CHARACTERS, Range
 from rungwise.corpus.summary import SPLITS, CorpusFile, RangeReport
 
 TRAIN, VALIDATION = SPLITS
-_ROWS_A_GROUP = 4096
+_ROWS_A_GROUP, _POSITIONS_A_GROUP = 4096, 1 << 16
 _LABELS_OF_A_RANGE = 100
 
 STAGING = "staging"
 NO_POSITIONS = np.empty((0, 3), np.int64)
 # The index is that of the reason of a duplicate, or 0.
 _POSITIONS = pa.schema([("range", pa.int32()), ("row", pa.int32()), ("index", pa.int32())])
-_READ_FILE, _TRAIN_FILE = STAGING + "/{:05d}.read.json", STAGING + "/{:05d}.train"
+_TRAIN_FILE = STAGING + "/{:05d}.train"  # the key of the result
 _TEXT_FILE, _KEYS_FILE, _PASSAGES_FILE = "text.arrow", "keys.arrow", "passages.arrow"
 _HELD_OUT_FILE, _HELD_OUT_PASSAGES = "held-out.arrow", "held-out.passages"
 _TRAIN_ROWS, _CUT_PASSAGES = "train.rows", "cut.passages"
@@ -115,7 +114,6 @@ class _SplitFiles:
         self._bytes = self._parts = 0
 
     def add(self, table: pa.Table) -> None:
-        self.report.spans_dropped += pc.sum(table["spans_dropped"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
         for entry in pc.value_counts(table["label"]).to_pylist():  # pyright: ignore[reportAttributeAccessIssue]
             self.report.labels[entry["values"]] += entry["counts"]
         while table.num_rows:
@@ -169,42 +167,37 @@ def _counts(table: pa.Table) -> dict[str, int]:
         "words": blanks + len(sentences),
         "characters": pc.sum(pc.utf8_length(sentences)).as_py() + between,  # pyright: ignore[reportAttributeAccessIssue]
         "bytes": text_bytes + between,
-        "spans": len(pc.list_flatten(pc.list_flatten(table["spans"]))) // 2,  # pyright: ignore[reportAttributeAccessIssue]
     }
 
 
 @dataclass(frozen=True)
 class PositionFiles:
-    """Positions in the ranges, (N, 3) range, row and index: a file per partition that found them.
-    `group_of` maps each range to its group; a task reads only the positions of its group."""
+    """Positions in the ranges, (N, 3) range, row and index: a file per partition that found them,
+    sorted, of which a task reads only the row groups of its ranges."""
 
     output: Folder
     name: str
     num_partitions: int
-    group_of: np.ndarray
 
     def write(self, partition: int, positions: np.ndarray) -> None:
-        groups = self.group_of[positions[:, 0]]
-        positions = positions[np.argsort(groups, kind="stable")]
-        ends = np.cumsum(np.bincount(groups, minlength=self.group_of.max(initial=0) + 1))
-        batches = [
-            pa.record_batch([pa.array(column, pa.int32()) for column in rows.T], schema=_POSITIONS)
-            for rows in np.split(positions, ends[:-1])
-        ]
-        write_tables(self.output, self._file(partition), _POSITIONS, batches)
+        columns = [pa.array(column, pa.int32()) for column in positions.T]
+        with self.output.staged(self._file(partition)) as path:
+            table = pa.Table.from_arrays(columns, schema=_POSITIONS)
+            pq.write_table(table, path, row_group_size=_POSITIONS_A_GROUP)
 
-    def read(self, group: int) -> np.ndarray:
-        """Return the positions in a group of ranges, sorted."""
+    def read(self, ranges: Sequence[Range]) -> np.ndarray:
+        """Return the positions in these ranges, sorted."""
+        wanted = [("range", "in", [one.number for one in ranges])]
         parts = [NO_POSITIONS]
         for partition in range(self.num_partitions):
-            with open_tables(self.output, self._file(partition)) as reader:
-                batch = reader.get_batch(group)
-            parts.append(np.column_stack([column.to_numpy() for column in batch.columns]))
+            with self.output.open(self._file(partition)) as stream:
+                table = pq.read_table(stream, filters=wanted, use_threads=False)
+            parts.append(np.column_stack([column.to_numpy() for column in table.columns]))
         positions = np.concatenate(parts)
         return positions[np.lexsort(positions.T[::-1])]
 
     def _file(self, partition: int) -> str:
-        return f"{STAGING}/{self.name}-{partition:05d}.arrow"
+        return f"{STAGING}/{self.name}-{partition:05d}.parquet"
 
 
 def write_tables(
@@ -223,27 +216,11 @@ def open_tables(output: Folder, name: str) -> Any:
     return pa.ipc.open_file(source)
 
 
-def _read_rows(
-    folder: Folder, name: str, first: int = 0, end: int | None = None
-) -> Iterator[pa.Table]:
-    """Yield the rows [first, end) of a file of `write_tables`, by default all, in parts."""
+def _read_tables(folder: Folder, name: str) -> Iterator[pa.Table]:
+    """Yield the rows of a file of `write_tables`, in parts."""
     with open_tables(folder, name) as reader:
-        place = 0
         for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            begin = max(first - place, 0)
-            part = batch[begin : None if end is None else max(end - place, 0)]
-            place += batch.num_rows
-            if part:
-                yield pa.Table.from_batches([part])
-
-
-class _Rows(NamedTuple):
-    """Rows of a result: the documents of pieces that follow each other."""
-
-    result: str
-    first: int
-    end: int
+            yield pa.Table.from_batches([reader.get_batch(number)])
 
 
 @dataclass(frozen=True)
@@ -255,88 +232,32 @@ class RangeTask:
     shared: SharedResults
 
     def read(self, range: Range, documents: Iterable[RawDocument] | None = None) -> RangeReport:
-        """Stage the documents of a range, those of its files unless given; read the pieces that
-        have not been read; return the report."""
-        pieces = range.pieces or (Piece(str(range.number), range.files),)
-        old = {piece.result for piece in pieces} - {""}
-        results = {key: self.shared.read(key) for key in old}
-        missing = [piece for piece in pieces if not _holds(results.get(piece.result), piece)]
-        own = fingerprint([piece.key for piece in missing], KEY_CHARACTERS)
-        if missing:
-            results[own] = self.shared.read(own) or self._read_pieces(
-                own, range, missing, documents
-            )
-        report, rows = RangeReport(self._source(range)), list[_Rows]()
-        for piece in pieces:
-            key = own if piece in missing else piece.result
-            entry = results[key][piece.key]
-            report.add(RangeReport.from_plain(entry["report"]))
-            report.results[piece.key] = key
-            if rows and (rows[-1].result, rows[-1].end) == (key, entry["first"]):
-                rows[-1] = rows[-1]._replace(end=entry["end"])
-            else:
-                rows.append(_Rows(key, entry["first"], entry["end"]))
-        staged = json.dumps(rows).encode()
-        self.output.write_bytes(_READ_FILE.format(range.number), staged, durable=False)
-        return report
+        """Read the documents of a range, those of its files unless given, if nobody has; return the
+        report."""
+        if (plain := self.shared.read(range.key)) is None:
+            share = self.config.sources[range.source].share
+            builder = RangeBuilder(self.config, self._source(range), share)
+            if documents is None:
+                documents = read_range(range, self.config)
+            folder, tables = self.shared[range.key], builder.tables(documents)
+            files = {_TEXT_FILE: write_tables(folder, _TEXT_FILE, TEXT_SCHEMA, tables)}
+            # Apart from reading, which holds a large document several times.
+            passages = map(tabulate_passages, _read_tables(folder, _TEXT_FILE))
+            files[_PASSAGES_FILE] = write_tables(folder, _PASSAGES_FILE, PASSAGES_SCHEMA, passages)
+            files[_KEYS_FILE] = write_tables(folder, _KEYS_FILE, KEYS_SCHEMA, [builder.keys])
+            plain = builder.report.to_plain()
+            self.shared.write(range.key, plain, files)
+        return replace(RangeReport.from_plain(plain), results=[range.key])
 
-    def _read_pieces(
-        self,
-        result: str,
-        range: Range,
-        pieces: Sequence[Piece],
-        documents: Iterable[RawDocument] | None,
-    ) -> dict[str, Any]:
-        """Read pieces to a result; return its content: rows and report of each piece."""
-        content: dict[str, Any] = {}
-        keys: list[pa.Table] = []
-        share = self.config.sources[range.source].share
+    def keys(self, range: Range) -> pa.Table:
+        """Return the keys of a range that was read."""
+        with open_tables(self.shared[range.key], _KEYS_FILE) as reader:
+            return reader.read_all().combine_chunks()
 
-        def tables() -> Iterator[pa.Table]:
-            first = 0
-            for piece in pieces:
-                builder = RangeBuilder(self.config, self._source(range), share)
-                own = replace(range, files=piece.files)
-                source = read_range(own, self.config) if documents is None else documents
-                yield from builder.tables(source)
-                keys.append(builder.keys)
-                end = first + builder.keys.num_rows
-                report = builder.report.to_plain()
-                content[piece.key] = {"first": first, "end": end, "report": report}
-                first = end
-
-        folder = self.shared[result]
-        files = {_TEXT_FILE: write_tables(folder, _TEXT_FILE, TEXT_SCHEMA, tables())}
-        # Apart from reading, which holds a large document several times.
-        passages = map(tabulate_passages, _read_rows(folder, _TEXT_FILE))
-        files[_PASSAGES_FILE] = write_tables(folder, _PASSAGES_FILE, PASSAGES_SCHEMA, passages)
-        files[_KEYS_FILE] = write_tables(folder, _KEYS_FILE, KEYS_SCHEMA, keys)
-        self.shared.write(result, content, files)
-        return content
-
-    def _rows(self, number: int) -> list[_Rows]:
-        staged = self.output.read_bytes(_READ_FILE.format(number))
-        return [_Rows(*rows) for rows in json.loads(staged)]
-
-    def keys(self, number: int) -> pa.Table:
-        """Return the keys of a staged range."""
-        tables = []
-        for rows in self._rows(number):
-            with open_tables(self.shared[rows.result], _KEYS_FILE) as reader:
-                tables.append(reader.read_all()[rows.first : rows.end])
-        return pa.concat_tables(tables).combine_chunks()
-
-    def tables(self, number: int, file: str = _TEXT_FILE) -> Iterator[pa.Table]:
-        """Yield the documents of a staged range, or what another file holds for each of them."""
-        for rows in self._rows(number):
-            yield from _read_rows(self.shared[rows.result], file, rows.first, rows.end)
-
-    def document_id(self, number: int, row: int) -> str:
-        for table in self.tables(number):
-            if row < table.num_rows:
-                return table["id"][row].as_py()
-            row -= table.num_rows
-        raise IndexError(row)
+    def tables(self, range: Range, file: str = _TEXT_FILE) -> Iterator[pa.Table]:
+        """Yield the documents of a range that was read, or what another file holds for each of
+        them."""
+        return _read_tables(self.shared[range.key], file)
 
     def write_training(
         self, range: Range, duplicates: np.ndarray, split: HeldOutSplit
@@ -346,15 +267,15 @@ class RangeTask:
         duplicates = duplicates[duplicates[:, 0] == range.number, 1:]
         rules = ("minimum_characters", "held_out_fraction", "shard_megabytes")
         facts = {
-            "pieces": [piece.key for piece in range.pieces] or range.number,
-            "split": digest_split(self.keys(range.number), split),
+            "text": range.key,
+            "split": repr(split),
             "duplicates": _digest(duplicates),
             "rules": {name: getattr(self.config, name) for name in rules},
         }
         result = fingerprint(facts, KEY_CHARACTERS)
         if (report := self.shared.read(result)) is None:
             folder, source = self.shared[result], self._source(range)
-            tables = self.tables(range.number)
+            tables = self.tables(range)
             shards = write_training_shards(source, tables, duplicates, self.config, split, folder)
             held_out = write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [shards.held_out])
             files = {_HELD_OUT_FILE: held_out}
@@ -382,25 +303,25 @@ class RangeTask:
             self.output.link_file(self.shared[result], file.file, name)
             files.append(file.model_copy(update={"file": name}))
             sha256[name] = report.sha256[file.file]
-        return replace(report, files=files, sha256=sha256, results={result: result})
+        return replace(report, files=files, sha256=sha256, results=[result])
 
-    def _training(self, number: int) -> Folder:
-        return self.shared[self.output.read_bytes(_TRAIN_FILE.format(number)).decode()]
+    def _training(self, range: Range) -> Folder:
+        return self.shared[self.output.read_bytes(_TRAIN_FILE.format(range.number)).decode()]
 
-    def held_out_passages(self, number: int) -> np.ndarray:
+    def held_out_passages(self, range: Range) -> np.ndarray:
         """Return the hashes of the passages of a range's held-out documents, (N,) uint64."""
-        return np.frombuffer(self._training(number).read_bytes(_HELD_OUT_PASSAGES), np.uint64)
+        return np.frombuffer(self._training(range).read_bytes(_HELD_OUT_PASSAGES), np.uint64)
 
-    def count_held_out_passages(self, number: int) -> int:
+    def count_held_out_passages(self, range: Range) -> int:
         """Return the number of hashes in `held_out_passages`, which are not read."""
-        return self._training(number).size(_HELD_OUT_PASSAGES) // np.uint64().itemsize
+        return self._training(range).size(_HELD_OUT_PASSAGES) // np.uint64().itemsize
 
-    def training_passages(self, number: int) -> Iterator[tuple[Passages, np.ndarray]]:
+    def training_passages(self, range: Range) -> Iterator[tuple[Passages, np.ndarray]]:
         """Yield the passages of a range's documents in parts, and which of these documents, (D,),
         are training documents."""
-        training = self._training(number)
+        training = self._training(range)
         is_training, begin = np.frombuffer(training.read_bytes(_TRAIN_ROWS), bool), 0
-        for table in self.tables(number, _PASSAGES_FILE):
+        for table in self.tables(range, _PASSAGES_FILE):
             yield read_passages(table), is_training[begin : begin + table.num_rows]
             begin += table.num_rows
         cut = np.frombuffer(training.read_bytes(_CUT_PASSAGES), np.uint64)
@@ -410,7 +331,7 @@ class RangeTask:
         """Write the validation files of a range; return the report. `passages` are positions
         (`PositionFiles`) of what stands in training, of all ranges."""
         passages = passages[passages[:, 0] == range.number, 1]
-        training = self._training(range.number)
+        training = self._training(range)
         facts = [training.uri.rpartition("/")[2], _digest(passages), keep_repeats]
         result = fingerprint(facts, KEY_CHARACTERS)
         if (plain := self.shared.read(result)) is None:
@@ -450,12 +371,3 @@ class RangeTask:
 
 def _digest(numbers: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(numbers).tobytes()).hexdigest()
-
-
-def _holds(content: dict[str, Any] | None, piece: Piece) -> bool:
-    """Whether a result holds a piece. What could not be read is named with the path of its file, at
-    which another corpus may not have found it."""
-    if content is None or piece.key not in content:
-        return False
-    skipped = content[piece.key]["report"]["skipped"]
-    return {part["file"] for part in skipped} <= {file.uri for file in piece.files}

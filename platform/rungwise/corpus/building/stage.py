@@ -6,13 +6,13 @@
 
 Text stays where it was read to: keys alone (digests, names, signature bands, hashes of passages)
 are shuffled by value into partitions. The driver holds a report per range, a filter of bits of at
-most 256 MiB (overlap.py), and nothing else that grows. The result depends on the ranges, not on
-tasks or workers."""
+most 256 MiB (overlap.py), and, of a few documents or of a few huge ones, their keys (held_out.py).
+The result depends on the ranges, not on tasks or workers."""
 
 import functools
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +33,13 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import SharedResults, note_used
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building.held_out import choose_split, count_buckets, fraction_threshold
+from rungwise.corpus.building.held_out import choose_split, fraction_threshold
 from rungwise.corpus.building.range_task import NO_POSITIONS, STAGING, PositionFiles, RangeTask
 from rungwise.corpus.cleaning import duplicates, overlap
 from rungwise.corpus.cleaning.duplicates import DocumentDecision
 from rungwise.corpus.config import CorpusConfig, DocumentRules, TextSource, source_key, source_names
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.files import Range, list_ranges, name_pieces
+from rungwise.corpus.files import Range, list_ranges, name_ranges
 from rungwise.corpus.readers.streams import estimate_unpacked_bytes
 from rungwise.corpus.summary import CORPUS, CorpusSummary, RangeReport, summarise_reports
 
@@ -54,23 +54,21 @@ _MOST_PARTITIONS = 256
 
 @dataclass(frozen=True)
 class DocumentComparison:
-    """Compares the ranges of a corpus. `packs` are the numbers of the ranges that a task reads,
-    `group_of`, (ranges,), the group of each range, equal within a pack."""
+    """Compares the ranges of a corpus, of which a task reads a pack."""
 
     task: RangeTask
-    packs: Packs[int]
-    group_of: np.ndarray
+    packs: Packs[Range]
 
     def find_duplicates(self, num_documents: int) -> tuple[list[DocumentDecision], PositionFiles]:
         """Return the decisions on all partitions, without positions, and the files of these."""
-        config = self.task.config
+        task, config = self.task, self.task.config  # not self, which holds all ranges
         moved_bytes = 2 * num_documents * duplicates.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
         threshold = fraction_threshold(config.held_out_fraction)
 
-        def rows(numbers: list[int]) -> Iterator[pa.Table]:
-            for number in numbers:
-                yield duplicates.key_rows(self.task.keys(number), number, num_partitions)
+        def rows(pack: list[Range]) -> Iterator[pa.Table]:
+            for range in pack:
+                yield duplicates.key_rows(task.keys(range), range.number, num_partitions)
 
         def decide(partition: pa.Table) -> tuple[np.ndarray, Any]:
             decision = duplicates.decide(partition, config.deduplicate, threshold)
@@ -82,24 +80,24 @@ class DocumentComparison:
         answers, files = self._decide("duplicates", keys, moved_bytes, decide)
         return [DocumentDecision(NO_POSITIONS, *answer) for answer in answers], files
 
-    def find_overlap(self, numbers: Collection[int]) -> PositionFiles:
-        """Return the files of the held-out passages that stand in training. `numbers` are those of
-        all ranges."""
-        passages = sum(map(self.task.count_held_out_passages, numbers))
+    def find_overlap(self) -> PositionFiles:
+        """Return the files of the held-out passages that stand in training."""
+        task, ranges = self.task, [range for pack in self.packs for range in pack]
+        passages = sum(map(task.count_held_out_passages, ranges))
         members = overlap.make_filter(passages)
-        for number in numbers:
-            overlap.add_hashes(members, self.task.held_out_passages(number))
-        self.task.output.write_bytes(_FILTER_FILE, members.tobytes())
+        for range in ranges:
+            overlap.add_hashes(members, task.held_out_passages(range))
+        task.output.write_bytes(_FILTER_FILE, members.tobytes())
         moved_bytes = 2 * passages * overlap.ROW_BYTES
         num_partitions = choose_partitions(moved_bytes)
 
-        def rows(numbers: list[int]) -> Iterator[pa.Table]:
-            members = np.frombuffer(self.task.output.read_bytes(_FILTER_FILE), np.uint8)
-            for number in numbers:
-                hashes = overlap.select_common(self.task.training_passages(number), members)
+        def rows(pack: list[Range]) -> Iterator[pa.Table]:
+            members = np.frombuffer(task.output.read_bytes(_FILTER_FILE), np.uint8)
+            for range in pack:
+                hashes = overlap.select_common(task.training_passages(range), members)
                 yield overlap.passage_rows(hashes, overlap.TRAINING, num_partitions)
-                hashes = self.task.held_out_passages(number)
-                yield overlap.passage_rows(hashes, number, num_partitions)
+                hashes = task.held_out_passages(range)
+                yield overlap.passage_rows(hashes, range.number, num_partitions)
 
         def decide(partition: pa.Table) -> tuple[np.ndarray, Any]:
             return overlap.find_passages(partition), None
@@ -116,7 +114,7 @@ class DocumentComparison:
         """Apply `decide` to each partition of `keys`: return its answers, and the files of the
         positions."""
         num_partitions = choose_partitions(moved_bytes)
-        files = PositionFiles(self.task.output, name, num_partitions, self.group_of)
+        files = PositionFiles(self.task.output, name, num_partitions)
 
         def write(partition: pa.Table) -> pa.Table:
             # Empty if there are no keys at all.
@@ -138,13 +136,13 @@ class DocumentComparison:
 
     def _marks(self, num_documents: int, num_key_partitions: int) -> Rows:
         """Return rows that mark the near-duplicates among all documents."""
-        row_bytes = duplicates.PERMUTATIONS + _BAND_ROW_BYTES
+        task, row_bytes = self.task, duplicates.PERMUTATIONS + _BAND_ROW_BYTES
         moved_bytes = num_documents * duplicates.BANDS * row_bytes
         num_partitions = choose_partitions(moved_bytes)
 
-        def rows(numbers: list[int]) -> Iterator[pa.Table]:
-            for number in numbers:
-                yield duplicates.band_rows(self.task.keys(number), number, num_partitions)
+        def rows(pack: list[Range]) -> Iterator[pa.Table]:
+            for range in pack:
+                yield duplicates.band_rows(task.keys(range), range.number, num_partitions)
 
         def mark(partition: pa.Table) -> pa.Table:
             return duplicates.mark_rows(duplicates.mark_duplicates(partition), num_key_partitions)
@@ -158,22 +156,14 @@ def choose_partitions(moved_bytes: float) -> int:
     return min(max(1, math.ceil(moved_bytes / _PARTITION_BYTES)), _MOST_PARTITIONS)
 
 
-# A task reads, from each file of positions, those of its group and a footer of a few hundred bytes
-# per group: with a group per task, a terabyte of text would have a terabyte of footers.
-_MOST_GROUPS = 64
-# Work on a range that was read before, as a share of all.
-_REUSED = 0.05
-
-
 def build_corpus(
     config: CorpusConfig, inputs: dict[str, Any], output: Folder, context: Context
 ) -> CorpusSummary:
     """Build the corpus of `config` in `output`. Raises DataError or ConfigError for faults that the
     user can mend, wherever on the cluster."""
-    shared = SharedResults.beside(output)
-    task = RangeTask(config, output, shared)
-    ranges = name_pieces(list_ranges(config), config, CORPUS.version, shared.find_used())
-    packs = pack_items(ranges, [_work_bytes(range) for range in ranges])
+    task = RangeTask(config, output, SharedResults.beside(output))
+    ranges = name_ranges(list_ranges(config), config, CORPUS.version)
+    packs = pack_items(ranges, [_text_bytes(range) for range in ranges])
     by_number: dict[int, RangeReport] = {}
     documents = num_bytes = 0
     for number, report in _run(packs, lambda pack: map(task.read, pack)):
@@ -194,7 +184,7 @@ def build_corpus(
     reports = write_documents(task, packs, reports, progress)
     summary = summarise_reports(reports, config.held_out_fraction)
     _refuse_too_few(config, summary)
-    note_used(output, {part: key for one in reports for part, key in one.results.items()})
+    note_used(output, {key: key for report in reports for key in report.results})
     output.remove(STAGING)
     return summary
 
@@ -209,30 +199,30 @@ def write_documents(
     those of reading, to which those of writing are added; `progress` is told how many files were
     written."""
     config, ranges = task.config, {range.number: range for pack in packs for range in pack}
-    group_of = group_ranges(packs)
-    comparison = DocumentComparison(task, packs.map(lambda range: range.number), group_of)
+    comparison = DocumentComparison(task, packs)
     decisions, copies = comparison.find_duplicates(sum(one.documents for one in reports))
     for decision in decisions:
         if decision.same_name:
             _refuse_same_name(task, ranges[decision.same_name[0]], decision.same_name[1])
 
-    def count(longest: int, begin: int, width: int) -> list[list[int]]:
-        def buckets(pack: list[Range]) -> Iterator[list[list[int]]]:
-            positions = copies.read(int(group_of[pack[0].number]))
-            for range in pack:
-                rows = positions[positions[:, 0] == range.number, 1]
-                yield count_buckets(task.keys(range.number), rows, longest, begin, width)
+    def read_keys() -> pa.Table:
+        positions = copies.read(list(ranges.values()))
+        tables = []
+        for range in ranges.values():
+            tables.append(task.keys(range).select(["split", "bytes", "can_be_cut"]))
+            first, end = np.searchsorted(positions[:, 0], [range.number, range.number + 1])
+            stays = np.ones(tables[-1].num_rows, bool)
+            stays[positions[first:end, 1]] = False
+            tables[-1] = tables[-1].filter(pa.array(stays))
+        return pa.concat_tables(tables)
 
-        none = np.zeros((1, 1), np.int64)
-        return functools.reduce(np.add, run_tasks(packs, buckets), none).tolist()
-
-    split = choose_split(config.held_out_fraction, decisions, count)
+    split = choose_split(config.held_out_fraction, decisions, read_keys)
 
     def write(
         files: PositionFiles, work: Callable[[Range, np.ndarray], RangeReport], done: int
     ) -> dict[int, RangeReport]:
         def write_pack(pack: list[Range]) -> Iterator[RangeReport]:
-            positions = files.read(int(group_of[pack[0].number]))
+            positions = files.read(pack)
             return (work(range, positions) for range in pack)
 
         written: dict[int, RangeReport] = {}
@@ -242,7 +232,7 @@ def write_documents(
         return written
 
     training = write(copies, functools.partial(task.write_training, split=split), 0)
-    repeats = comparison.find_overlap(training)
+    repeats = comparison.find_overlap()
 
     def write_held_out(keep_repeats: bool) -> dict[int, RangeReport]:
         work = functools.partial(task.write_held_out, keep_repeats=keep_repeats)
@@ -270,7 +260,7 @@ def write_corpus(
     task = RangeTask(config, output, SharedResults(output / STAGING))
     reports, pack = [], []
     for number, documents in enumerate(ranges):
-        pack.append(Range(number, 0, ()))
+        pack.append(Range(number, 0, (), key=str(number)))
         reports.append(task.read(pack[-1], documents))
     reports = write_documents(task, Packs([pack], small=True), reports)
     output.remove(STAGING)
@@ -290,28 +280,11 @@ def _run(
         yield number, RangeReport.from_plain(report)
 
 
-def group_ranges(packs: Packs[Range]) -> np.ndarray:
-    """Return the group of each range, (ranges,), equal within a pack."""
-    group_of = np.empty(sum(map(len, packs)), np.int64)
-    for number, pack in enumerate(packs):
-        group_of[[range.number for range in pack]] = number % _MOST_GROUPS
-    return group_of
-
-
 def _text_bytes(range: Range) -> float:
     """Return the bytes of text that take as long as this range."""
     return (
         range.num_bytes if range.end is not None else sum(map(estimate_unpacked_bytes, range.files))
     )
-
-
-def _work_bytes(range: Range) -> float:
-    """Return the bytes of text that take as long as what is to be done of this range."""
-    num_read = sum(
-        file.size_bytes for piece in range.pieces if piece.result for file in piece.files
-    )
-    share_read = min(1.0, num_read / max(1, range.num_bytes))
-    return _text_bytes(range) * (1 - share_read * (1 - _REUSED))
 
 
 def _refuse_damage(config: CorpusConfig, ranges: list[Range], reports: list[RangeReport]) -> None:
@@ -329,7 +302,8 @@ def _refuse_damage(config: CorpusConfig, ranges: list[Range], reports: list[Rang
 
 
 def _refuse_same_name(task: RangeTask, range: Range, row: int) -> None:
-    source, id_ = task.config.sources[range.source], task.document_id(range.number, row)
+    source = task.config.sources[range.source]
+    id_ = pa.concat_tables(task.tables(range))["id"][row].as_py()
     key = source_key(range.source, "id_field" if getattr(source, "id_field", None) else "paths")
     raise DataError(
         f"two documents of {source_names(task.config.sources)[range.source]} have the id {id_!r}; "

@@ -160,28 +160,13 @@ _SCRIPTS = {
     "Korean": (re.compile("[\uac00-\ud7a3]"), 0.3),
     "Chinese": (re.compile("[\u3400-\u9fff]"), 0.3),
 }
-# The most frequent words of languages in Latin letters.
-_COMMON = {
-    "English": "the of and to in that is was it for",
-    "German": "der die und das ist nicht ein zu den mit",
-    "French": "le la les et des est une dans que pour",
-    "Spanish": "el la los que y en una por con del",
-    "Italian": "il che di e la un per non con sono",
-    "Portuguese": "o que de e a os um para com n\u00e3o",
-    "Dutch": "de het een en van is niet dat op te",
-}
 
 
 def guess_language(text: str) -> str:
-    """Guess the language or script of a text by its letters and most frequent words."""
+    """Guess the language or script of a text by its letters."""
     letters = sum(map(str.isalpha, text)) or 1
     for name, (pattern, share) in _SCRIPTS.items():
         if len(pattern.findall(text)) / letters > share:
             return name
-    words = Counter(text.lower().split())
-    counts = {name: sum(words[word] for word in common.split()) for name, common in _COMMON.items()}
-    best = max(counts, key=lambda name: counts[name])
-    if counts[best] / (words.total() or 1) > 0.08:
-        return best
     latin = sum(letter.isascii() and letter.isalpha() for letter in text) / letters
     return "Latin letters" if latin > 0.7 else "letters other than Latin"

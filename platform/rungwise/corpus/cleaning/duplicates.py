@@ -9,7 +9,7 @@ similarity s share a bucket with probability 1 - (1 - s^rows)^bands.
 P permutations (slots)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc  # type checkers miss functions made at run time
 
 from rungwise.core.randomness import mix
+from rungwise.corpus.document import batch_by_size
 
 DUPLICATE, NEAR_DUPLICATE = "duplicate", "near-duplicate"
 REASONS = (DUPLICATE, NEAR_DUPLICATE)
@@ -131,8 +132,11 @@ BANDS, _ROWS = 16, 8
 def sign_texts(texts: Sequence[str]) -> np.ndarray:
     """Return the signatures of `texts`, (len(texts), P) uint32; case is ignored."""
     sketches = np.full((len(texts), PERMUTATIONS), _EMPTY, np.uint32)
-    for first, batch in _batches(texts):
-        _sketch(batch, sketches[first : first + len(batch)])
+    first = 0
+    for batch in batch_by_size(texts, len, _MIXED_AT_ONCE):
+        padded = [text.lower().ljust(_SHINGLE, "\0") for text in batch]
+        _sketch(padded, sketches[first : first + len(batch)])
+        first += len(batch)
     _densify(sketches)
     return sketches
 
@@ -151,20 +155,6 @@ def estimate_similarity(one: np.ndarray, others: np.ndarray) -> np.ndarray:
     Corrects for low bytes that agree by chance, 1 in 256 (b-bit MinHash, Li and König 2010)."""
     agreed = (others == one).mean(axis=1)
     return (agreed - 1 / 256) / (1 - 1 / 256)
-
-
-def _batches(texts: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield batches of lower-cased texts, padded to a shingle, and the index of the first."""
-    batch: list[str] = []
-    first = characters = 0
-    for index, text in enumerate(texts):
-        batch.append(text.lower().ljust(_SHINGLE, "\0"))
-        characters += len(batch[-1])
-        if characters >= _MIXED_AT_ONCE:
-            yield first, batch
-            batch, first, characters = [], index + 1, 0
-    if batch:
-        yield first, batch
 
 
 def _sketch(batch: list[str], sketches: np.ndarray) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rungwise.core.randomness import mix
 from rungwise.corpus.cleaning.characters import DOCUMENT, clean
 from rungwise.corpus.cleaning.quality import is_word, is_word_alone
-from rungwise.corpus.document import Document, text_length
+from rungwise.corpus.document import Document, batch_by_size, text_length
 
 STANDS_IN_TRAINING = "stands in training"
 PASSAGES_SCHEMA = pa.schema([("passages", pa.list_(pa.uint64()))])  # a row per document
@@ -80,15 +80,12 @@ def hash_lines(words: Words, least_words: int) -> WordRuns:
 
 def batch_sentences(documents: Iterable[Sequence[str]]) -> Iterator[list[str]]:
     """Join the sentences of documents to batches of a megabyte, with marks between documents."""
-    batch: list[str] = []
-    characters = 0
-    for sentences in documents:
-        batch += [*sentences, DOCUMENT]
-        characters += sum(map(len, sentences))
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    yield batch
+
+    def count_characters(sentences: Sequence[str]) -> int:
+        return sum(map(len, sentences))
+
+    for batch in batch_by_size(documents, count_characters, _BATCH_CHARACTERS):
+        yield [line for sentences in batch for line in (*sentences, DOCUMENT)]
 
 
 def hash_words(lines: Sequence[str]) -> Words:
@@ -256,13 +253,8 @@ def find_passages(rows: pa.Table) -> np.ndarray:
     """Return the held-out passages of this partition that stand in training, (N, 3): range,
     passage and 0, sorted."""
     hashes, range_, passage = (rows[name].to_numpy() for name in ("hash", "range", "passage"))
-    training = np.sort(hashes[range_ == TRAINING])
     held_out = np.flatnonzero(range_ != TRAINING)
-    members = make_filter(len(training))
-    add_hashes(members, training)
-    held_out = held_out[_find_members(members, hashes[held_out])]
-    place = np.searchsorted(training, hashes[held_out])
-    hit = held_out[np.append(training, 0)[place] == hashes[held_out]]
+    hit = held_out[np.isin(hashes[held_out], hashes[range_ == TRAINING])]
     places = np.column_stack([range_[hit], passage[hit], np.zeros(len(hit))]).astype(np.int64)
     return places[np.lexsort(places.T[::-1])]
 
@@ -294,18 +286,8 @@ def mark_sentences(table: pa.Table, passages: np.ndarray) -> np.ndarray:
     return np.concatenate(marks)
 
 
-def mark_repeats(table: pa.Table, training: Iterable[Sequence[str]]) -> np.ndarray:
-    """Mark the sentences (S,) of held-out documents, which `table` holds, that stand in training
-    documents, given by their sentences; in memory."""
-    passages = hash_passages(table["sentences"].to_pylist()).hashes
-    repeated = np.isin(passages, hash_passages(training).hashes)
-    return mark_sentences(table, np.flatnonzero(repeated))
-
-
 def _add_paragraphs(mark: np.ndarray, lines: Sequence[str], paragraph: np.ndarray) -> np.ndarray:
     """Mark all lines of a paragraph of which most is marked; leave out marks between documents."""
-    if not len(lines):
-        return mark
     sizes = np.array([len(text) for text in lines])
     owner = paragraph - paragraph[0]
     size, marked = (np.bincount(owner, weights) for weights in (sizes, sizes * mark))
@@ -324,7 +306,7 @@ def keep_sentences(
         begin += len(stays)
         if all(stays):
             continue
-        fields = ("id", "label", "sentences", "paragraph_starts", "spans")
+        fields = ("id", "label", "sentences", "paragraph_starts")
         shorter = Document(*(document[name] for name in fields)).select(stays)
         text = " ".join(shorter.sentences)
         document |= {name: getattr(shorter, name) for name in (*fields, "digest")}

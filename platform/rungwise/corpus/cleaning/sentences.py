@@ -1,4 +1,4 @@
-"""Sentence segmentation by one regular expression, and the places of spans in the sentences.
+"""Sentence segmentation by one regular expression.
 
     segment('Dr. Smith paid $3.50. "Why?" he asked.') ==
         ["Dr. Smith paid $3.50.", '"Why?" he asked.']
@@ -10,13 +10,8 @@ may end a sentence (etc., U.S.) unless an opener follows, nor after the number o
 text without capitals, a small letter opens a sentence too. A line break always ends one."""
 
 # ruff: noqa: RUF001, RUF002  (quotes and stops of other scripts are the subject here)
-import bisect
-import itertools
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
-
-from rungwise.corpus.cleaning.characters import clean
+from collections.abc import Iterator
 
 _TITLES = (
     "Mr Mrs Ms Mx Dr Drs Prof St Ste Gen Col Lt Capt Cmdr Maj Sgt Rep Reps Sen Sens Gov Pres Rev "
@@ -125,47 +120,3 @@ def segment(text: str) -> list[str]:
     if sentence := text[start:].strip():
         sentences.append(sentence)
     return sentences
-
-
-class LocatedSpans(NamedTuple):
-    """One list [start 0, end 0, start 1, ...] per sentence, no list if all spans were dropped."""
-
-    spans: list[list[int]]
-    dropped: int
-
-
-def locate_spans(
-    text: str, spans: Sequence[tuple[int, int]], sentences: Sequence[str]
-) -> LocatedSpans:
-    """Locate spans of `text`, [start, end) in characters, in its sentences. A span is dropped if it
-    is empty, lies outside the text, overlaps an earlier one (by start, then end), crosses the end
-    of a sentence, or is changed by the clean-up."""
-    inside = sorted((start, end) for start, end in spans if 0 <= start < end <= len(text))
-    if not inside or not sentences:
-        return LocatedSpans([], len(spans))
-    bounds = sorted({bound for span in inside for bound in span})
-    between = [_visible(text[a:b]) for a, b in itertools.pairwise((0, *bounds))]
-    before = dict(zip(bounds, itertools.accumulate(map(len, between)), strict=True))
-    # Clean already; cleaned alone, a sentence would lose a joiner at its edge.
-    visible = [sentence.replace(" ", "") for sentence in sentences]
-    # The number of visible characters before each sentence.
-    starts = [0, *itertools.accumulate(map(len, visible))]
-    by_sentence: list[list[int]] = [[] for _ in sentences]
-    previous_end = 0
-    for start, end in inside:
-        first, last = before[start], before[end]
-        if first == last or start < previous_end or last > starts[-1]:
-            continue
-        number = bisect.bisect_right(starts, first) - 1
-        begin, stop = first - starts[number], last - starts[number]
-        if last > starts[number + 1] or visible[number][begin:stop] != _visible(text[start:end]):
-            continue
-        at = [index for index, letter in enumerate(sentences[number]) if letter != " "]
-        by_sentence[number] += [at[begin], at[stop - 1] + 1]
-        previous_end = end
-    located = sum(map(len, by_sentence)) // 2
-    return LocatedSpans(by_sentence if located else [], len(spans) - located)
-
-
-def _visible(text: str) -> str:
-    return clean(text).text.replace(" ", "").replace("\n", "")

@@ -37,7 +37,7 @@ class RecordFields:
         self._reader = reader
         self._source = source
         self._unit = unit
-        keys = ("text_field", "id_field", "label_field", "spans_field")
+        keys = ("text_field", "id_field", "label_field")
         self._names = {key: name for key in keys if (name := getattr(source, key)) is not None}
 
     @property
@@ -70,21 +70,11 @@ class RecordFields:
             and len(text.encode("utf-8", "surrogatepass")) > reader.maximum_bytes
         ):
             return reader.skip_too_long(at, num_bytes, self._unit)
-        spans = None if source.spans_field is None else record[source.spans_field]
-        spans = [] if spans is None else spans
-        if not _is_list_of_spans(spans):
-            detail = (
-                f"the field {source.spans_field!r} must be a list of [start, end) in characters of "
-                f"the text, such as [[0, 5]], found {spans!r:.60}"
-            )
-            return reader.skip(at, num_bytes, "no spans", detail, "spans_field", self._unit)
         return RawDocument(
             _read_name(record, source.id_field, reader.document_id(at)),
             _read_name(record, source.label_field, reader.label),
             split_paragraphs(plain_breaks(text), source.lines),
             segmented=source.lines == "sentence",
-            text=text if spans else "",
-            spans=[(start, end) for start, end in spans],
             encoding=encoding,
         )
 
@@ -92,13 +82,6 @@ class RecordFields:
 def _read_name(record: Mapping[str, Any], field: str | None, default: str) -> str:
     value = None if field is None else record[field]
     return default if value is None else str(value)
-
-
-def _is_list_of_spans(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(type(place) is int for place in pair)
-        for pair in value
-    )
 
 
 def json_documents(reader: FileReader, source: JsonLinesSource) -> Iterator[RawDocument]:
@@ -215,7 +198,7 @@ def arrow_documents(reader: FileReader, source: ArrowSource) -> Iterator[RawDocu
     """Yield a document per row of the record batches that begin in the range."""
     fields = RecordFields(reader, source, "row")
     row = 0
-    with open_arrow(reader.file) as stream:
+    with _open_arrow(reader.file) as stream:
         try:
             with pa.ipc.open_stream(stream) as batches:
                 if damage := fields.check(batches.schema.names, None, _size(reader)):
@@ -254,7 +237,7 @@ def _skip_rest(
     return reader.skip_rest(row, num_bytes, error, "row")
 
 
-def open_arrow(file: SourceFile) -> pa.NativeFile:
+def _open_arrow(file: SourceFile) -> pa.NativeFile:
     """Open an Arrow file, of either format, where its stream of record batches begins."""
     # Only the touched pages of a mapped file are read: skipping batches is free.
     if is_mappable(file.uri):

@@ -43,9 +43,9 @@ def gutenberg_text(text: str) -> str:
     return text[start:end]
 
 
-def gutenberg_book(content: bytes) -> tuple[int, int, int]:
-    """Return the offsets of the lines of the book in a file, the first and the one after its last,
-    and the bytes around it."""
+def gutenberg_book(content: bytes) -> tuple[int, int]:
+    """Return the offsets of the lines of the book in a file: the first, and the one after its
+    last."""
     # The markers are ASCII, and each byte is a character: no encoding is needed.
     text = plain_breaks(content.decode("latin-1"))
     start, end = _find_book(text)
@@ -53,7 +53,7 @@ def gutenberg_book(content: bytes) -> tuple[int, int, int]:
     lines = content.splitlines(keepends=True)
     offsets = [*accumulate(map(len, lines), initial=0)]
     first, last = before + bool(start), len(lines) if end == len(text) else until
-    return offsets[min(first, len(lines))], offsets[last], len(text) - (end - start)
+    return offsets[min(first, len(lines))], offsets[last]
 
 
 def _find_book(text: str) -> tuple[int, int]:
@@ -123,7 +123,6 @@ class _OpenDocument:
     reader: FileReader
     begin: int
     read: Callable[[int, bytes], RawDocument]
-    boilerplate: int = 0  # characters left out around it
     num_bytes: int = 0
     lines: list[bytes] = field(default_factory=list)
 
@@ -139,7 +138,6 @@ class _OpenDocument:
             document = self.reader.skip_too_long(self.begin, self.num_bytes)
         else:
             document = self.read(self.begin, b"".join(self.lines))
-        document.boilerplate = self.boilerplate
         if document.damage or document.paragraphs:
             yield document
 
@@ -170,13 +168,13 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
     begins with the first line in it; in wrapped text, the first after a blank line. What has no
     such place is cut when it is twice as large: at a line, else at a blank, else at a character.
     With `boilerplate`, the file is one range."""
-    first, last, around = 0, None, 0
+    first, last = 0, None
     if source.boilerplate:
         content = _read_whole(reader)
         if content is None:
             yield reader.skip_too_long(None, reader.file.size_bytes)
             return
-        first, last, around = gutenberg_book(content)
+        first, last = gutenberg_book(content)
     chunk_bytes = max(1, round(source.chunk_kilobytes * 1000))
     begin, end = (
         place and -(-place // chunk_bytes) * chunk_bytes for place in (reader.begin, reader.end)
@@ -204,7 +202,7 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
             if begins_chunk and reader.is_past_end(next_chunk * chunk_bytes):
                 return
             chunk = max(chunk, next_chunk)
-            document, around = _OpenDocument(reader, offset, read, around), 0
+            document = _OpenDocument(reader, offset, read)
         if document:
             document.add(part, len(part))
         elif begins_line and reader.is_past_end(offset):
@@ -238,21 +236,16 @@ def _text_document(
 ) -> RawDocument:
     if len(content) > reader.maximum_bytes < len(content.rstrip(b"\r\n")):
         return reader.skip_too_long(offset, len(content))
-    boilerplate = 0
 
     def paragraphs(text: str) -> list[str]:
-        nonlocal boilerplate
         text = text.removesuffix("\n")
         if source.documents == "line":
             return [text]
-        is_book = source.boilerplate and source.documents == "file"
-        book = gutenberg_text(text) if is_book else text
-        boilerplate = len(text) - len(book)
-        return split_paragraphs(book, source.lines)
+        if source.boilerplate and source.documents == "file":
+            text = gutenberg_text(text)
+        return split_paragraphs(text, source.lines)
 
-    document = reader.document(offset, content, paragraphs, source.lines == "sentence", id_)
-    document.boilerplate = boilerplate
-    return document
+    return reader.document(offset, content, paragraphs, source.lines == "sentence", id_)
 
 
 def wikitext_documents(reader: FileReader) -> Iterator[RawDocument]:
