@@ -31,3 +31,16 @@ def byte_bpe(texts: Iterable[str], **keys: Any) -> Tokenizer:
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def unigram(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """As sentencepiece's; another process may learn another vocabulary."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer

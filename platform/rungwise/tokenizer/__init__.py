@@ -7,7 +7,6 @@ from rungwise.tokenizer.config import (
     CharacterConfig,
     TokenizerConfig,
     TokenizerFileConfig,
-    UnigramConfig,
     WordConfig,
     WordPieceConfig,
     identity,

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from rungwise.cluster.tasks import pack_items, run_tasks
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -20,12 +19,9 @@ from rungwise.corpus.cleaning.quality import Marked, count_marked, strip_accents
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary, count_units
 from rungwise.tokenizer.config import (
-    CharacterConfig,
-    CountedConfig,
+    ByteBpeConfig,
     TokenizerFileConfig,
     TrainedConfig,
-    UnigramConfig,
-    WordConfig,
     WordPieceConfig,
 )
 from rungwise.tokenizer.encoder import make_encoder
@@ -37,7 +33,7 @@ from rungwise.tokenizer.files import (
     special_ids,
 )
 from rungwise.tokenizer.token_stage import TokenizerSummary
-from rungwise.tokenizer.training import count_words, from_counts, train
+from rungwise.tokenizer.training import train
 
 _EVALUATED_CHARACTERS = 1_000_000  # of held-out text, to measure on
 _BATCH_SENTENCES = 1000
@@ -54,20 +50,17 @@ def train_tokenizer(
     corpus = inputs["corpus"]
     if isinstance(config, TokenizerFileConfig):
         tokenizer, characters = remove_clean_up(read_tokenizer(config)), 0
-    elif isinstance(config, CharacterConfig | WordConfig):
-        counts, characters = _count(config, corpus)
-        tokenizer = from_counts(config, counts)
     else:
         sample = _sample(corpus, "train", config.sample_megabytes * 1e6)
         tokenizer = train(_choose_accents(config, sample, context), sample)
         characters = sample.characters
-        _check_size(config, tokenizer, characters)
+        if isinstance(config, WordPieceConfig | ByteBpeConfig):
+            _check_size(config, tokenizer, characters)
     with output.staged(FILE) as path:
         tokenizer.save(str(path))
     tokenizer = load_tokenizer(output)
     size = tokenizer.get_vocab_size()
     measured = _measure(tokenizer, corpus)
-    _note_lost_accents(tokenizer, corpus, context)
     return TokenizerSummary(
         kind=config.kind,
         vocab_size=size,
@@ -96,19 +89,6 @@ def _choose_accents(
     return config.model_copy(update={"strip_accents": False})
 
 
-def _note_lost_accents(tokenizer: Tokenizer, corpus: Artifact, context: Context) -> None:
-    """Say so if a vocabulary drops the accents of a text that needs them."""
-    marked = _count_marked(_sample(corpus, "validation", _EVALUATED_CHARACTERS))
-    if marked.matters and tokenizer.normalizer is not None:
-        plain = tokenizer.normalizer.normalize_str(marked.example)
-        if plain == strip_accents(plain):
-            context.report.note(
-                f"accents and other marks are dropped, which changes {marked.share:.0%} of the "
-                f"words, {marked.example} to {plain}; tokenizer.strip_accents decides, or a "
-                "tokenizer.json itself"
-            )
-
-
 def _count_marked(sentences: Iterable[str]) -> Marked:
     counts: Counter[str] = Counter()
     for sentence in sentences:
@@ -124,13 +104,12 @@ def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) ->
     pieces = tokenizer.get_vocab_size()
     if pieces == config.vocab_size:
         return
-    rarer = "" if isinstance(config, UnigramConfig) else "lower tokenizer.min_frequency, "
     problem = (
         f"the text has so many different characters that {pieces:,} pieces are needed; raise it to "
         f"more than {pieces:,}"
         if pieces > config.vocab_size
         else f"{characters:,} characters of text fill only {pieces:,}; set tokenizer.vocab_size to "
-        f"{pieces:,} or less, {rarer}or add text"
+        f"{pieces:,} or less, lower tokenizer.min_frequency, or add text"
     )
     raise DataError(f"tokenizer.vocab_size: {config.vocab_size:,} asked, but {problem}")
 
@@ -162,35 +141,17 @@ def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     }
 
 
-def _count(config: CountedConfig, corpus: Artifact) -> tuple[dict[str, int], int]:
-    """Count words, or characters, of the sample, a file a task; also return its characters."""
-    sample = _sample(corpus, "train", config.sample_megabytes * 1e6)
-
-    def count(files: list[str]) -> Iterator[tuple[dict[str, int], int]]:
-        for file in files:
-            part = _Sample(corpus.folder, {file: sample.quotas[file]})
-            counts = count_words(config, part)
-            yield counts, part.characters
-
-    total, characters = Counter[str](), 0
-    packs = pack_items(list(sample.quotas), list(sample.quotas.values()))
-    for counts, size in run_tasks(packs, count):
-        total.update(counts)
-        characters += size
-    return total, characters
-
-
 class _Sample:
     """Sentences from the start of each file up to its quota; counts their characters."""
 
     def __init__(self, folder: Folder, quotas: Mapping[str, int]) -> None:
         self._folder = folder
-        self.quotas = quotas
+        self._quotas = quotas
         self.characters = 0
 
     def __iter__(self) -> Iterator[str]:
         self.characters = 0
-        for file, quota in self.quotas.items():
+        for file, quota in self._quotas.items():
             end = self.characters + quota
             documents = read_documents(self._folder, file)
             for sentence in (line for document in documents for line in document.sentences):

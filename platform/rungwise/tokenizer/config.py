@@ -34,14 +34,6 @@ class ByteBpeConfig(_Trained):
     min_frequency: int = Field(default=2, ge=1)  # times a pair must occur to be merged
 
 
-class UnigramConfig(_Trained):
-    """The unigram language model tokenizer (Kudo 2018, arXiv:1804.10959)."""
-
-    kind: Literal["unigram"] = "unigram"
-    # share of the sample's characters that get a piece; the rarest become unknown
-    character_coverage: float = Field(default=0.9995, ge=0.98, le=1)
-
-
 class CharacterConfig(_Trained):
     """One token per character, blanks included; the `vocab_size` most frequent are kept."""
 
@@ -69,7 +61,7 @@ class TokenizerFileConfig(Config):
     strip_accents: bool | None = None  # null: as lowercase, as in BERT
 
 
-TrainedConfig = WordPieceConfig | ByteBpeConfig | UnigramConfig | CharacterConfig | WordConfig
+TrainedConfig = WordPieceConfig | ByteBpeConfig | CharacterConfig | WordConfig
 CountedConfig = CharacterConfig | WordConfig
 TokenizerConfig = Annotated[TrainedConfig | TokenizerFileConfig, Field(discriminator="kind")]
 

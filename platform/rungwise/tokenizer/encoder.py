@@ -101,7 +101,7 @@ def find_rule(tokenizer: Tokenizer) -> CutRule | None:
             return "marks"
         case ["blank"] | ["blank", "bracket"] if drops_blanks:
             return "blanks"
-        case ["metaspace"] | ["metaspace", "bracket"] if composes:
+        case ["metaspace"] if composes:
             return "blanks"
         case ["bytes"] if composes:
             return "classes"

@@ -46,17 +46,17 @@ def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
     """Read the tokenizer at `config.path`. Raises DataError naming the file, and the line if any,
     if it is missing or malformed."""
     files = {file.name.rpartition("/")[2]: file for file in _files(config)}
-    if _VOCAB_JSON in files:
+    if {_VOCAB_JSON, _MERGES} <= files.keys():
         file = files[_VOCAB_JSON]
         tokenizer = _read_gpt2(file, files[_MERGES])
     else:
         [(name, file)] = files.items()
         tokenizer = _read_json(file) if name.endswith(".json") else _read_vocab_txt(file, config)
-    highest, size = max(tokenizer.get_vocab().values(), default=-1), tokenizer.get_vocab_size()
-    if highest >= size:
+    ids = sorted(tokenizer.get_vocab().values())
+    if ids != [*range(len(ids))]:
         raise DataError(
-            f"{_KEY}: {file.uri}: expected the ids 0 to {size - 1:,} for its {size:,} tokens, "
-            f"found {highest:,} and so gaps between them; number the tokens without gaps"
+            f"{_KEY}: {file.uri}: expected the ids 0 to {len(ids) - 1:,} for its {len(ids):,} "
+            f"tokens, found others up to {max(ids):,}; number the tokens without gaps"
         )
     return disable_extras(tokenizer)
 
@@ -80,25 +80,16 @@ def input_digests(config: TrainedConfig | TokenizerFileConfig) -> dict[str, Any]
 def _files(config: TokenizerFileConfig) -> list[SourceFile]:
     with explain_connection_errors(config.path, _KEY):
         files = find_files(config.path)
-    if not files:
-        raise DataError(f"{_KEY}: there is no file or folder {config.path!r}")
-    if len(files) == 1 and files[0].name not in (_VOCAB_JSON, _MERGES):
-        file = files[0]
-        if not file.name.endswith((".txt", ".json")):
-            raise DataError(
-                f"{_KEY}: expected vocab.txt, tokenizer.json, or a folder with vocab.json and "
-                f"merges.txt, found {file.uri}"
-            )
-        return files
     by_name = {file.name: file for file in files}
     for names in ((FILE,), (_VOCAB_JSON, _MERGES), (_VOCAB_TXT,)):
         if all(name in by_name for name in names):
             return [by_name[name] for name in names]
-    missing = next((name for name in (_MERGES, _VOCAB_JSON) if name not in by_name), "")
-    hint = f"; {missing} is missing beside it" if {_VOCAB_JSON, _MERGES} & set(by_name) else ""
+    if len(files) == 1 and files[0].name.endswith((".txt", ".json")):
+        return files
     raise DataError(
-        f"{_KEY}: {config.path} holds neither tokenizer.json, nor vocab.txt, nor vocab.json with "
-        f"merges.txt; found {', '.join(sorted(by_name)[:5])}{hint}"
+        f"{_KEY}: expected vocab.txt, tokenizer.json, or a folder with one of them or with "
+        f"vocab.json and merges.txt, found {', '.join(sorted(by_name)[:5]) or 'nothing'} at "
+        f"{config.path}"
     )
 
 
@@ -164,25 +155,17 @@ def _read_json(file: SourceFile) -> Tokenizer:
 
 def _read_gpt2(vocabulary_file: SourceFile, merges_file: SourceFile) -> Tokenizer:
     vocabulary = _parse_json(vocabulary_file, read_text(vocabulary_file, _KEY))
-    if not isinstance(vocabulary, dict) or not all(
-        isinstance(index, int) for index in vocabulary.values()
-    ):
+    if not isinstance(vocabulary, dict):
         raise _fault(vocabulary_file, "expected an object of token to id")
-    by_id: dict[int, str] = {}
-    for token, index in vocabulary.items():
-        if (other := by_id.setdefault(index, token)) != token:
-            raise _fault(vocabulary_file, f"{other!r} and {token!r} have the same id {index}")
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(read_text(merges_file, _KEY).split("\n"), start=1):
         line = line.removesuffix("\r")
         if not line or (number == 1 and line.startswith("#version")):
             continue
         left, _, right = line.partition(" ")
-        if not right or " " in right:
-            raise _fault(merges_file, f"expected two pieces, found {line!r}", number)
-        for piece in (left, right, left + right):
-            if piece not in vocabulary:
-                raise _fault(merges_file, f"{piece!r} is not in {vocabulary_file.name}", number)
+        if not {left, right, left + right} <= vocabulary.keys():
+            problem = f"expected two tokens of {vocabulary_file.name} that are one together"
+            raise _fault(merges_file, f"{problem}, found {line!r}", number)
         merges.append((left, right))
     try:
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))

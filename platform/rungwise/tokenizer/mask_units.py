@@ -1,8 +1,7 @@
 """Find where mask units begin: words of the tokenizer or of a Chinese segmenter (whole-word masking
-of Cui et al. 2021, arXiv:1906.08101), and spans of the corpus (ERNIE, Sun et al. 2019,
-arXiv:1904.09223). A token begins a unit unless it lies inside an earlier one.
+of Cui et al. 2021, arXiv:1906.08101). A token begins a unit unless it lies inside an earlier one.
 
-P texts, N tokens, S spans, C characters
+N tokens, C characters
 """
 
 import functools
@@ -95,36 +94,25 @@ class MaskUnitsConfig(Config):
 
 
 def encode_units(
-    texts: pa.StringArray,
-    encoder: TextEncoder,
-    tokenizer: Tokenizer,
-    config: MaskUnitsConfig,
-    spans: pa.ListArray | None = None,
+    texts: pa.StringArray, encoder: TextEncoder, tokenizer: Tokenizer, config: MaskUnitsConfig
 ) -> Encoded:
     """Return the tokens of `texts` as `encoder` gives them, with `word_starts` where units begin.
-    `tokenizer` belongs to `encoder`. `spans` has per text a list start 0, end 0, start 1, ..., in
-    its characters, as a corpus holds them (`Document`). Raises UserError if the segmenter is not
-    installed."""
-    units = _spans(texts, spans)
-    has_units = np.zeros(len(texts), dtype=np.bool_)
-    has_units[units[:, 0]] = True
-    if config.segmenter != "none":
-        has_units |= pc.match_substring_regex(texts, f"[{HAN}]").to_numpy(zero_copy_only=False)  # pyright: ignore[reportAttributeAccessIssue]
-    if not has_units.any():
+    `tokenizer` belongs to `encoder`. Raises UserError if the segmenter is not installed."""
+    if config.segmenter == "none":
         return encoder.encode(texts, words=True)
-    units[:, 0] = (np.cumsum(has_units) - 1)[units[:, 0]]
-    segmenter = jieba_words() if config.segmenter == "jieba" else None
-    selection = texts.filter(pa.array(has_units)).to_pylist()
-    with_units = _encode_with_units(selection, tokenizer, segmenter, units)
-    if has_units.all():
-        return with_units
-    plain = encoder.encode(texts.filter(pa.array(~has_units)), words=True)
-    lengths = _interleave(has_units, with_units.lengths, plain.lengths)
-    is_unit_text = np.repeat(has_units, lengths)
+    has_han = pc.match_substring_regex(texts, f"[{HAN}]").to_numpy(zero_copy_only=False)  # pyright: ignore[reportAttributeAccessIssue]
+    if not has_han.any():
+        return encoder.encode(texts, words=True)
+    segmented = _segment(texts.filter(pa.array(has_han)).to_pylist(), tokenizer, jieba_words())
+    if has_han.all():
+        return segmented
+    plain = encoder.encode(texts.filter(pa.array(~has_han)), words=True)
+    lengths = _interleave(has_han, segmented.lengths, plain.lengths)
+    is_segmented = np.repeat(has_han, lengths)
     return Encoded(
-        _interleave(is_unit_text, with_units.ids, plain.ids),
+        _interleave(is_segmented, segmented.ids, plain.ids),
         lengths,
-        _interleave(is_unit_text, with_units.word_starts, plain.word_starts),
+        _interleave(is_segmented, segmented.word_starts, plain.word_starts),
     )
 
 
@@ -135,12 +123,7 @@ def _interleave(mask: Bools, values: Any, others: Any) -> Any:
     return result
 
 
-def _encode_with_units(
-    texts: list[str],
-    tokenizer: Tokenizer,
-    segmenter: Segmenter | None,
-    units: Ints,  # (S, 3) text, start, end
-) -> Encoded:
+def _segment(texts: list[str], tokenizer: Tokenizer, segmenter: Segmenter) -> Encoded:
     """Encode texts with the library, and derive units from the offsets of tokens."""
     library = ReferenceEncoder(tokenizer)
     encodings = library.encodings(texts, words=True)
@@ -157,13 +140,12 @@ def _encode_with_units(
         [
             (begin + start, begin + end)
             for text, begin in zip(texts, text_begin.tolist(), strict=True)
-            for start, end in (segmenter(text) if segmenter else ())
+            for start, end in segmenter(text)
         ],
         np.int64,
     ).reshape(-1, 2)
-    spans = np.concatenate([units[:, 1:] + text_begin[units[:, 0], None], han])
     characters = int(sizes.sum())
-    inside = _mark_covered(spans[:, 0] + 1, spans[:, 1], characters)  # without the first character
+    inside = _mark_covered(han[:, 0] + 1, han[:, 1], characters)  # without the first character
     in_han = _mark_covered(han[:, 0], han[:, 1], characters)
 
     start, before_end = offsets[1:, 0], offsets[:-1, 1]
@@ -181,14 +163,3 @@ def _mark_covered(starts: Ints, ends: Ints, characters: int) -> Bools:
     steps = np.bincount(starts, minlength=characters + 1)
     steps -= np.bincount(ends, minlength=characters + 1)
     return np.cumsum(steps)[:characters] > 0
-
-
-def _spans(texts: pa.StringArray, spans: pa.ListArray | None) -> Ints:
-    """Return the spans that came with the texts, (S, 3): text, start, end."""
-    if spans is None:
-        return np.empty((0, 3), np.int64)
-    assert len(spans) == len(texts), f"{len(spans)} lists of spans for {len(texts)} texts"
-    counts = spans.value_lengths().fill_null(0).to_numpy()
-    pairs = spans.flatten().to_numpy().reshape(-1, 2)
-    text = np.repeat(np.arange(len(texts)), counts // 2)
-    return np.column_stack([text, pairs]).astype(np.int64)

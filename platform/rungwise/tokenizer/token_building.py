@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.cluster.tasks import FileRow, build_files
-from rungwise.core.arrays import Bools, Ints
+from rungwise.core.arrays import Ints
 from rungwise.core.configuration.canonical import fingerprint
-from rungwise.core.errors import DataError
 from rungwise.core.randomness import uniform
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -72,20 +71,19 @@ def encode_file(
     blank = " " if blank_is_text(tokenizer) else ""
     parts = []
     draws = file.split == "train" and (config.skip > 0 or config.share < 1)
-    for batch in _batches(corpus, file, config.spans):
+    for batch in _batches(corpus, file):
         if draws:
             batch = draw_documents(batch, file.source, config.skip, config.share)
         sentences = batch.column("sentences")
         counts = int32_values(sentences.value_lengths()).astype(np.int64)
         opens = np.zeros(int(counts.sum()), dtype=np.bool_)
         opens[(np.cumsum(counts) - counts)[counts > 0]] = True
-        texts, spans = sentences.flatten(), _spans(batch) if config.spans else None
+        texts = sentences.flatten()
         if blank:
             before = pc.if_else(pa.array(opens), "", blank)  # pyright: ignore[reportAttributeAccessIssue]
             texts = pc.binary_join_element_wise(before, texts, "")  # pyright: ignore[reportAttributeAccessIssue]
-            spans = spans and _shift(spans, ~opens)
         if config.units:
-            encoded = mask_units.encode_units(texts, encoder, tokenizer, config.mask_units, spans)
+            encoded = mask_units.encode_units(texts, encoder, tokenizer, config.mask_units)
         else:
             encoded = encoder.encode(texts)
         parts.append(_text(_hash_documents(batch, file.source), counts, encoded))
@@ -98,12 +96,11 @@ def blank_is_text(tokenizer: Tokenizer) -> bool:
     return alone.ids != after_blank.ids
 
 
-def _batches(corpus: Folder, file: CorpusFile, spans: bool) -> Iterator[pa.RecordBatch]:
-    columns = ["id", "sentences", *(["spans"] if spans else [])]
+def _batches(corpus: Folder, file: CorpusFile) -> Iterator[pa.RecordBatch]:
     with open_corpus_file(corpus, file.file) as parquet:
         rows = parquet.metadata.num_rows
         at_once = int(max(1, min(_MOST_ROWS, rows * _BATCH_BYTES / max(file.bytes, 1))))
-        yield from parquet.iter_batches(at_once, columns=columns, use_threads=False)
+        yield from parquet.iter_batches(at_once, columns=["id", "sentences"], use_threads=False)
 
 
 def draw_documents(batch: pa.RecordBatch, source: str, skip: float, share: float) -> pa.RecordBatch:
@@ -116,27 +113,6 @@ def draw_documents(batch: pa.RecordBatch, source: str, skip: float, share: float
 def _hash_documents(batch: pa.RecordBatch, source: str) -> NDArray[np.uint64]:
     names = batch.column("id").to_pylist()
     return np.array([document_hash(f"{source}\0{name}") for name in names], dtype=np.uint64)
-
-
-def _spans(batch: pa.RecordBatch) -> pa.ListArray | None:
-    """Return the spans of each sentence; documents without any may have no lists."""
-    spans, sentences = batch.column("spans"), batch.column("sentences")
-    lengths, counts = spans.value_lengths(), sentences.value_lengths()
-    if lengths.equals(counts):
-        return spans.flatten()
-    if not pc.any(pc.greater(lengths, 0)).as_py():  # pyright: ignore[reportAttributeAccessIssue]
-        return None
-    rows = zip(spans.to_pylist(), counts.to_pylist(), strict=True)
-    flat = [sentence for row, count in rows for sentence in row or [[]] * count]
-    return pa.array(flat, pa.list_(pa.int32()))
-
-
-def _shift(spans: pa.ListArray, has_blank: Bools) -> pa.ListArray:
-    """Shift spans by one character where a blank was put before the sentence."""
-    counts = spans.value_lengths().fill_null(0).to_numpy()
-    values = spans.flatten().to_numpy() + np.repeat(has_blank, counts).astype(np.int32)
-    offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))
 
 
 def _text(hashes: NDArray[np.uint64], counts: Ints, encoded: Encoded) -> TokenisedText:
@@ -219,14 +195,8 @@ def _load_tokenizer(tokenizer: Folder) -> Tokenizer:
 def encode_corpus(
     config: TokensConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TokensSummary:
-    """Encode every file of the corpus. Raises DataError if spans are requested and the corpus has
-    none, or a file is corrupt."""
+    """Encode every file of the corpus. Raises DataError if a file is corrupt."""
     corpus, tokenizer = CorpusSummary.of(inputs["corpus"]), TokenizerSummary.of(inputs["tokenizer"])
-    if config.spans and not corpus.spans.total:
-        raise DataError(
-            "instances.masking.unit is phrase, but the corpus holds no spans; name spans_field in "
-            "a jsonl or parquet source, or set instances.masking.unit=whole_word"
-        )
     folders = inputs["corpus"].folder, inputs["tokenizer"].folder
     shared = SharedResults.beside(output)
     orders = list(_list_orders(config, corpus, inputs))

@@ -14,13 +14,11 @@ from rungwise.tokenizer.mask_units import MaskUnitsConfig
 
 
 class TokensConfig(Config):
-    """Whether to mark where mask units begin, and which there are besides words; with `spans`
-    those of the corpus are units too. Of the training documents, in an order of their own, it
-    encodes those between the shares `skip` and `share`."""
+    """Whether to mark where mask units begin, and which these are. Of the training documents, in an
+    order of their own, it encodes those between the shares `skip` and `share`."""
 
     units: bool = False
     mask_units: MaskUnitsConfig = MaskUnitsConfig()
-    spans: bool = False
     share: float = 1.0
     skip: float = 0.0
 

@@ -2,7 +2,6 @@
 tokens come first in each.
 """
 
-import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -11,14 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from rungwise.core.errors import DataError
 from rungwise.core.tokens import SPECIAL_TOKENS, UNK, UNK_ID
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
     CountedConfig,
     TrainedConfig,
-    UnigramConfig,
     WordPieceConfig,
 )
 
@@ -28,19 +25,15 @@ SPECIAL_IS_TEXT = r"\[(?=(?:PAD|UNK|CLS|SEP|MASK)\])"
 # Models of whole words or pieces would turn `[MASK]` in a text into the special token, so its
 # bracket is made a word of its own.
 _BRACKET_ALONE = pre_tokenizers.Split(Regex(SPECIAL_IS_TEXT), "isolated")
-_LONGEST_LINE_BYTES = 1 << 30
 
 
 def train(config: TrainedConfig, sentences: Iterable[str]) -> Tokenizer:
-    """Train a tokenizer on `sentences`, which WordPiece iterates over twice. Raises DataError if
-    there is too little text."""
+    """Train a tokenizer on `sentences`, which WordPiece iterates over twice."""
     match config:
         case WordPieceConfig():
             return _train_wordpiece(config, sentences)
         case ByteBpeConfig():
             return _train_byte_bpe(config, sentences)
-        case UnigramConfig():
-            return _train_unigram(config, sentences)
         case _:
             return from_counts(config, count_words(config, sentences))
 
@@ -98,58 +91,6 @@ def wordpiece(
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    return tokenizer
-
-
-def _train_unigram(config: UnigramConfig, sentences: Iterable[str]) -> Tokenizer:
-    # The library's own trainer adds floats in hash-map order, so even one thread gives another
-    # vocabulary in every process. Sentencepiece with one thread is deterministic.
-    from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-
-    normalizer = _normalizer(config)
-    lines = (
-        line
-        for sentence in sentences
-        for line in normalizer.normalize_str(sentence).splitlines()
-        if line.strip()
-    )
-    model = io.BytesIO()
-    try:
-        SentencePieceTrainer.train(
-            sentence_iterator=lines,
-            model_writer=model,
-            model_type="unigram",
-            vocab_size=config.vocab_size - len(SPECIAL_TOKENS) + 1,  # its unknown token is dropped
-            hard_vocab_limit=False,
-            character_coverage=config.character_coverage,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            max_sentence_length=_LONGEST_LINE_BYTES,
-            unk_id=0,
-            bos_id=-1,
-            eos_id=-1,
-            pad_id=-1,
-            num_threads=1,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        # Pieces that the text cannot fill are no error: see hard_vocab_limit.
-        raise DataError(
-            f"tokenizer.vocab_size: cannot learn {config.vocab_size:,} pieces from this text "
-            f"({error}); raise tokenizer.vocab_size if the text has more different characters, or "
-            "add text if it has hardly any"
-        ) from error
-    learned = SentencePieceProcessor(model_proto=model.getvalue())
-    pieces = [(token, 0.0) for token in SPECIAL_TOKENS]
-    pieces += [
-        (learned.id_to_piece(index), learned.get_score(index))
-        for index in range(1, learned.get_piece_size())
-    ]
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=UNK_ID, byte_fallback=False))
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), _BRACKET_ALONE])
-    tokenizer.decoder = decoders.Metaspace()
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
 
 

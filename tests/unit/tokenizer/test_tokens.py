@@ -15,14 +15,13 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.document import RawDocument, read_documents
+from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.building import ShardTask, list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.tokenizer import (
     ByteBpeConfig,
     CharacterConfig,
-    UnigramConfig,
     WordConfig,
     WordPieceConfig,
     load_tokenizer,
@@ -38,7 +37,6 @@ from tests.summaries import tokens_of
 TOKENIZERS: list[TrainedConfig] = [
     WordPieceConfig(vocab_size=200, min_frequency=1),
     ByteBpeConfig(vocab_size=400, min_frequency=1),
-    UnigramConfig(vocab_size=120),
     CharacterConfig(),
     WordConfig(),
 ]
@@ -123,29 +121,6 @@ def test_any_documents_of_a_file_are_read_as_they_were_written(
         np.testing.assert_array_equal(part.unit_starts, written.unit_starts[begin:stop])
 
 
-def test_spans_keep_their_words_where_a_blank_is_text(tmp_path: Path) -> None:
-    lines = ["The big house stood.", "Nobody saw the big house."]
-    text = "\n".join(lines)
-    spans = [(at, at + len("big house")) for at in (4, text.rindex("big house"))]
-    document = RawDocument("d", "l", lines, segmented=True, text=text, spans=spans)
-    units = {}
-    for config in TOKENIZERS[:2]:
-        folder = tmp_path / config.kind
-        corpus, tokenizer = text_and_tokenizer(
-            folder, [[document, *made_up_documents(5)]], config, held_out_fraction=0.01
-        )
-        wanted = TokensConfig(units=True, spans=True)
-        tokens = tokens_of(folder / "tokens", corpus, tokenizer, wanted)
-        reference = load_tokenizer(tokenizer.folder)
-        for row in TokensSummary.of(tokens).files:
-            read = TokensFile(tokens.folder.local(row.file)).text(units=True)
-            assert read.unit_starts is not None
-            words = np.split(read.ids, np.flatnonzero(read.unit_starts)[1:])
-            found = [reference.decode(word.tolist()).strip().lower() for word in words]
-            units[config.kind] = units.get(config.kind, 0) + found.count("big house")
-    assert units == {"wordpiece": 2, "byte_bpe": 2}
-
-
 def test_a_file_of_one_document_borrows_the_other_sides_of_its_pairs(tmp_path: Path) -> None:
     # Two documents are held out, so one at least of the three that stand alone is not.
     alone = [[one] for one in made_up_documents(12, 60)[9:]]
@@ -155,7 +130,7 @@ def test_a_file_of_one_document_borrows_the_other_sides_of_its_pairs(tmp_path: P
     tokens = tokens_of(tmp_path / "tokens", corpus, tokenizer)
     summary = TokensSummary.of(tokens)
     config = MaskedPairsConfig(sequence_length=32)
-    orders = {order.read: order for order in list_orders(config, summary.files)}
+    orders = {order.file: order for order in list_orders(config, summary.files)}
     [row, *_] = [row for row in summary.files if row.split == "train" and row.documents == 1]
     order = orders[row.file]
     assert order.lenders
