@@ -137,7 +137,6 @@ def run(
     keys = ComputeConfig(**small | compute)
     rules = CheckpointRules(
         Folder.at(output) / "checkpoints",
-        "identity",
         keys.keep_checkpoints,
         keys.keep_checkpoint_every_steps,
         settings.pretrain.shared_steps,
@@ -150,10 +149,8 @@ def run(
     return pretrain(settings, Run(turns, initial, Folder.at(output), rules, beside), worker)[0]
 
 
-def checkpoints_in(
-    folder: Path | str, keep: int = 2, identity: str = "identity", group: Group | None = None
-) -> Checkpoints:
-    return Checkpoints(CheckpointRules(Folder.at(folder), identity, keep), group)
+def checkpoints_in(folder: Path | str, keep: int = 2, group: Group | None = None) -> Checkpoints:
+    return Checkpoints(CheckpointRules(Folder.at(folder), keep), group)
 
 
 def newest_step(checkpoints: Checkpoints) -> int | None:

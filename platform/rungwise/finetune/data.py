@@ -169,32 +169,21 @@ def _check_auxiliary(
     raise ConfigError(f"finetune.auxiliary_language_model is {value:g}, but {why}; leave it out")
 
 
-# Settings of fine-tuning that have no meaning for every task, and what they are for besides the
-# kinds that take them.
-_PURPOSES = {
-    "pairs": "pairs of texts",
-    "class_weights": "{kinds}",
-    "windows": "{kinds} (questions have windows, and sentences of tags go on)",
-    "crf": "{kinds}",
-}
+# Settings of fine-tuning that only some kinds of task take, and of which texts.
+_OF_KINDS = {"pairs": " of pairs", "class_weights": "", "windows": " of single texts", "crf": ""}
 
 
 def check_task(config: FinetuneConfig, info: TaskInfo) -> None:
     """Raise ConfigError, naming the key, for settings that do not fit this task."""
     kind = task_kind(info)
-    for key, purpose in _PURPOSES.items():
+    for key, texts in _OF_KINDS.items():
         value = getattr(config, key)
         if value != getattr(_USUAL, key) and not kind.takes(key):
             kinds = " and ".join(each.name for each in KINDS.values() if key in each.finetune_keys)
             raise ConfigError(
-                f"finetune.{key} is {str(value).lower()}, which is for "
-                f"{purpose.format(kinds=kinds)}, found a task of {info.kind}; leave it out"
+                f"finetune.{key} is {str(value).lower()}, which is for tasks of {kinds}{texts}, "
+                f"found a task of {info.kind}; leave it out"
             )
-    if config.windows and config.pairs == "apart":
-        raise ConfigError(
-            "finetune.windows is for a text or a pair in one row, and finetune.pairs is apart; "
-            "leave out one of the two"
-        )
     if kind.writes and config.top.kind != "linear":
         raise ConfigError(
             "finetune.top.kind is bilstm, which reads what is still to be written; a task of "

@@ -330,8 +330,7 @@ def describe(model: TaskModel) -> dict[str, Any]:
 
 
 def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskModel:
-    """Build the described model, in evaluation mode. Raises DataError naming the first tensor that
-    is missing, left over or of another shape."""
+    """Build the described model, in evaluation mode. Raises DataError for tensors of another."""
     family = model_config(description["model"])
     objective, vocab_size = family.objective(description["objective"]), description["vocab_size"]
     config = validate(FinetuneConfig, description["finetune"], source="finetune")
@@ -339,14 +338,12 @@ def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ta
     task = description["task"]
     info = TaskInfo(**{**task, "labels": tuple(task["labels"])})
     model = TaskModel(config, info, pretrained)
-    expected = model.state_dict()
-    for name in sorted(expected.keys() | tensors.keys()):
-        shapes = [list(t[name].shape) if name in t else None for t in (expected, tensors)]
-        if shapes[0] != shapes[1]:
-            raise DataError(
-                f"the weights of the model: {name} should have the shape {shapes[0]}, found "
-                f"{shapes[1]}; give the description and the weights of the same model"
-            )
-    model.load_state_dict(dict(tensors))
+    try:
+        model.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        problem = " ".join(str(error).split())
+        raise DataError(
+            f"the weights of the model: {problem:.300}; give its own description and weights"
+        ) from error
     model.calibration = dict(description["calibration"])
     return model.eval()

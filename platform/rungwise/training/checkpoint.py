@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.training.checkpoint_files import (
     Checkpoint,
@@ -144,16 +144,14 @@ class Checkpoints:
         return self._files.steps()
 
     def resume(self, state: RunState) -> Progress:
-        """Load the newest sound checkpoint, of this run or an earlier one, or start from step 0.
-        Raises DataError, on every worker, for checkpoints of another configuration."""
-        self._refuse_foreign()
+        """Load the newest sound checkpoint, of this run or an earlier one, or start from step 0."""
         if self._group.leads:  # the others cannot begin to save before they have its number
             self._files.begin_attempt()
         self._files.attempt = self._group.from_leader(self._files.attempt)
         latest = self._files.resumed = self.newest_sound()
         if (earlier := self._rules.earlier) is not None:
             folder = Folder(earlier.artifact.folder.uri) / "checkpoints"
-            before = Checkpoints(CheckpointRules(folder, "", 1), self._group)
+            before = Checkpoints(CheckpointRules(folder, 1), self._group)
             shared = before.newest_sound(earlier.steps)
             self.skipped += before.skipped
             if shared is not None and (latest is None or shared.step > latest.step):
@@ -162,22 +160,6 @@ class Checkpoints:
                 progress.prolonged.append({**run, "step": shared.step})
                 return progress
         return Progress() if latest is None else self.load(latest, state)
-
-    def _refuse_foreign(self) -> None:
-        own = self._rules.identity
-        other: Checkpoint | None = None
-        if self._group.leads:
-            records = {each: self._files.sound_record(each) for each in self._files.finished()}
-            foreign = [name for name, each in records.items() if each and each["identity"] != own]
-            other = foreign[0] if foreign else None
-        # If the leader alone raised, the others would wait forever.
-        other = self._from_leader(other)
-        if other is not None:
-            raise DataError(
-                f"{self._files.at(other).uri} is a checkpoint of another configuration: expected "
-                f"{own}, found {self._files.record(other)['identity']}; remove it, or go back "
-                "to the config it was made with"
-            )
 
     def _from_leader(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """The leader's `checkpoint`, on every worker."""
@@ -246,7 +228,7 @@ class Checkpoints:
         if group.device.type == "cuda":
             torch.cuda.synchronize(group.device)
         # A copy: training changes `progress` while the thread writes.
-        record = {"identity": self._rules.identity, "progress": asdict(progress)}
+        record = {"progress": asdict(progress)}
         self._writer = PartWriter(
             step,
             self._files.at(Checkpoint(step, self._files.attempt)),

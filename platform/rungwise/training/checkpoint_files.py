@@ -4,7 +4,7 @@
         .attempt-0000033f9a01c2b4              one for each start of the run: a number, a random one
         step-000000400-0000033f9a01c2b4/       of a step and the attempt that wrote it
             part-00000-of-00002.safetensors    one worker's part of model and moments (state.py)
-            checkpoint.json                    written last: progress, identity, each sha256
+            checkpoint.json                    written last: progress, each sha256
 
 An earlier attempt may still be at work, on a machine that was cut off. It touches no file of a
 later one, and in any order of their operations, what an attempt has saved stays until something
@@ -50,12 +50,11 @@ class Checkpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckpointRules:
-    """Where the checkpoints of a run are, the identity that marks them as its own, and which stay:
-    the last `keep` finished ones, every `keep_every`-th step, and `keep_step`. Checkpoints of
-    `earlier`, which shares its first steps with this run, count as this run's."""
+    """Where the checkpoints of a run are, and which stay: the last `keep` finished ones, every
+    `keep_every`-th step, and `keep_step`. Checkpoints of `earlier`, which shares its first steps
+    with this run, count as this run's."""
 
     folder: Folder
-    identity: str
     keep: int
     keep_every: int | None = None
     keep_step: int | None = None

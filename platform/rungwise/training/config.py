@@ -89,8 +89,6 @@ class GradientConfig(Fitting):
     log_every_steps: int = Field(default=20, ge=1)
     # steps that may be skipped for a non-finite gradient before the run fails
     max_skipped_steps: int = Field(default=10, ge=0)
-    # report a step whose loss exceeds this many times the running median
-    spike_factor: float = Field(default=1.5, gt=1)
     # where the bias of an output over words begins: at the logarithm of their frequencies in the
     # training rows, so that the first loss is that of order 1, or at zeros; ignored without a bias
     output_bias: Literal["frequencies", "zeros"] = "frequencies"
@@ -126,7 +124,7 @@ class GradientConfig(Fitting):
 
     @property
     def watched(self) -> set[str]:
-        keys = {"log_every_steps", "spike_factor", "max_skipped_steps"}
+        keys = {"log_every_steps", "max_skipped_steps"}
         # Where its losses or its seconds end the run, validation decides the weights.
         ends_the_run = self.early_stop is not None or self.max_seconds is not None
         return keys if ends_the_run else keys | {"validation_every_steps"}
@@ -264,14 +262,10 @@ class GradientConfig(Fitting):
                     f"average.steps is {average.steps}, more than steps {steps}",
                     {"average.steps": steps},
                 )
-        warmup, decay = schedule.warmup_steps or 0, schedule.decay_steps or 0
-        if warmup + decay > steps:
-            falls = f" and falls for {decay}" if decay else ""
-            less = min(steps // 10, steps - decay)
-            key, value = ("decay_steps", None) if less < 0 else ("warmup_steps", less)
+        if (warmup := schedule.warmup_steps or 0) > steps:
             raise BlockError(
-                f"optimizer.schedule warms up for {warmup} steps{falls}, more than steps {steps}",
-                {f"optimizer.schedule.{key}": value},
+                f"optimizer.schedule.warmup_steps is {warmup}, more than steps {steps}",
+                {"optimizer.schedule.warmup_steps": steps // 10},
             )
         if self.global_batch_size % self.order.lanes:
             raise BlockError(

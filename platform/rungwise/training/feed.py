@@ -8,11 +8,12 @@ B batch
 """
 
 import bisect
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -51,86 +52,6 @@ class StepBatch:
     data_hash: int  # 64 bits; the sum over workers is the hash of the step
 
 
-@dataclass(frozen=True)
-class Source:
-    """One split of instances that a model trains on. `fixed_shapes`: see `Batch.micro_batches`."""
-
-    reader: InstanceReader
-    fixed_shapes: bool = False
-
-    def read(
-        self, instances: NDArray[np.int64], epochs: NDArray[np.int64], seed: int, bins: int
-    ) -> tuple[list[Any], int]:
-        """The rows (B,) of these epochs (B,) in `bins` NumPy micro-batches, and their tokens."""
-        batch = self.reader.batch(instances, epochs, seed)
-        return list(batch.micro_batches(bins, self.fixed_shapes)), batch.tokens
-
-
-def step_batch(
-    source: Source,
-    order: Order,
-    step: int,
-    share: ShardShare,
-    micro_batch_size: int,
-    seed: int,
-    logical_workers: int | None = None,
-) -> StepBatch:
-    """The rows of one worker at one step, as micro-batches of its logical workers."""
-    if step % _PREFETCH_STEPS == 0:
-        ahead = order.upcoming_shards(step, 2 * _PREFETCH_STEPS, share)
-        source.reader.store.prefetch(ahead.tolist())
-    located = order.locate(order.positions(step, share))
-    workers = logical_workers or share.world_size
-    bins = count_bins(share.batch_size, workers, micro_batch_size)
-    mine = logical_ranks(share.rank, share.world_size, workers)
-    cuts = [replace(share, rank=rank, world_size=workers).rows.start for rank in mine[1:]]
-    cuts = np.array(cuts, dtype=np.int64) - share.rows.start
-    parts: list[Any] = []  # of NumPy arrays
-    tokens = 0
-    for instances, epochs in zip(
-        np.split(located.instances, cuts), np.split(located.epochs, cuts), strict=True
-    ):
-        parts_of_one, tokens_of_one = source.read(instances, epochs, seed, bins)
-        parts += parts_of_one
-        tokens += tokens_of_one
-    if located.continues is not None:
-        parts = in_streams(parts, np.arange(len(located.instances)), located.continues)
-    return StepBatch(
-        [part.tensors() for part in parts],
-        tokens,
-        located.instances,
-        data_hash(located.instances, located.epochs),
-    )
-
-
-def held_out_batches(
-    source: Source, count: int, share: ShardShare, micro_batch_size: int, seed: int
-) -> list[Batch[Tensor]]:
-    """This worker's part of `count` evenly spread held-out instances, masked as in epoch 0."""
-    sample = evenly(len(source.reader), count)
-    part = share.part(len(sample))
-    mine = sample[part.start : part.stop]
-    if not len(mine):
-        return []
-    bins = count_bins(len(sample), share.world_size, micro_batch_size)
-    parts, _ = source.read(mine, np.zeros_like(mine), seed, bins)
-    return [part.tensors() for part in parts]
-
-
-def held_out_in_streams(
-    source: Source, count: int, share: ShardShare, micro_batch_size: int, seed: int
-) -> list[Batch[Tensor]]:
-    """As many instances as `held_out_batches`, as contiguous text in a batch's streams."""
-    batches: list[Batch[Tensor]] = []
-    rows, count = source.reader.rows_per_shard, min(count, len(source.reader))
-    for stream, instances, continues in held_out_streams(rows, count, share):
-        bins = -(-len(stream) // micro_batch_size)
-        parts, _ = source.read(instances, np.zeros_like(instances), seed, bins)
-        parts = in_streams(parts, stream, continues)
-        batches += [part.tensors() for part in parts]
-    return batches
-
-
 def logical_ranks(rank: int, world_size: int, logical_workers: int) -> range:
     """The logical workers whose rows a worker takes; `world_size` divides them."""
     each = logical_workers // world_size
@@ -157,47 +78,29 @@ class Prefetched:
         self, make: Callable[[int], StepBatch], first: int, last: int, pinned: bool = False
     ) -> None:
         """`pinned`: in page-locked memory, so copies to a GPU need not wait for the step before."""
+        self._make = make
         self._pinned = pinned
-        self._ready: queue.Queue[StepBatch | BaseException] = queue.Queue(_AHEAD)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(make, first, last), name="feed", daemon=True
-        )
-        self._thread.start()
+        self._steps = iter(range(first, last))
+        self._thread = ThreadPoolExecutor(1, "feed")
+        self._begun = deque(self._begin(_AHEAD))
 
     def next(self) -> StepBatch:
         """The next step's batch; waits until it is made."""
-        item = self._ready.get()
-        if isinstance(item, BaseException):
-            raise item
-        return item
+        self._begun += self._begin(1)
+        return self._begun.popleft().result()
 
     def close(self) -> None:
         """End the thread and drop batches made ahead."""
-        self._stop.set()
-        while not self._ready.empty():
-            self._ready.get_nowait()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, make: Callable[[int], StepBatch], first: int, last: int) -> None:
-        try:
-            for step in range(first, last):
-                batch = make(step)
-                if self._pinned:
-                    parts = [part.pin_memory() for part in batch.micro_batches]
-                    batch = replace(batch, micro_batches=parts)
-                if not self._put(batch):
-                    return
-        except BaseException as error:  # raised again by `next`
-            self._put(error)
+    def _begin(self, count: int) -> list[Future[StepBatch]]:
+        return [self._thread.submit(self._run, step) for step in islice(self._steps, count)]
 
-    def _put(self, item: StepBatch | BaseException) -> bool:
-        while not self._stop.is_set():
-            try:
-                self._ready.put(item, timeout=0.2)
-                return True
-            except queue.Full:
-                continue
-        return False
+    def _run(self, step: int) -> StepBatch:
+        batch = self._make(step)
+        if not self._pinned:
+            return batch
+        return replace(batch, micro_batches=[part.pin_memory() for part in batch.micro_batches])
 
 
 READ_BY_NAME = ("instances", "longer_instances")  # the inputs of the stage
@@ -271,10 +174,9 @@ class Phase:
         self.objective = turn.objective(run)
         self.sequence_length, self.global_batch_size = turn.length, settings.global_batch_size
         self._turn, self._order, self._settings = turn, turn.order(config), settings
-        self._parts_of_a_batch = worker.parts_of_a_batch
+        self._parts_of_a_batch, self._fixed_shapes = worker.parts_of_a_batch, compute.compile
         self._train, self._validation = (
-            Source(InstanceReader(turn.instances, split, cache_bytes), compute.compile)
-            for split in ("train", "validation")
+            InstanceReader(turn.instances, split, cache_bytes) for split in ("train", "validation")
         )
         self._share = ShardShare(self.global_batch_size, group.rank, group.world_size)
         size = scale_micro_batch(compute.micro_batch_size, first_length, turn.length)
@@ -288,7 +190,7 @@ class Phase:
             turn.summary.vocab_size,
             turn.length,
             config.objective,
-            self._train.reader.config.masked_per_row,
+            self._train.config.masked_per_row,
         )
 
     def reads(self, step: int) -> bool:
@@ -296,22 +198,71 @@ class Phase:
         return self._turn.count(step + 1) > self._turn.count(step)
 
     def step(self, number: int) -> StepBatch:
-        """The rows of this worker at that step of the run."""
-        return step_batch(
-            self._train,
-            self._order,
-            self._turn.count(number),
-            self._share,
-            self._micro_batch_size,
-            self._settings.seed,
-            self._parts_of_a_batch,
+        """The rows of this worker at that step of the run, as micro-batches of its logical
+        workers."""
+        step, share = self._turn.count(number), self._share
+        if step % _PREFETCH_STEPS == 0:
+            ahead = self._order.upcoming_shards(step, 2 * _PREFETCH_STEPS, share)
+            self._train.store.prefetch(ahead.tolist())
+        located = self._order.locate(self._order.positions(step, share))
+        workers = self._parts_of_a_batch
+        bins = count_bins(share.batch_size, workers, self._micro_batch_size)
+        mine = logical_ranks(share.rank, share.world_size, workers)
+        cuts = [replace(share, rank=rank, world_size=workers).rows.start for rank in mine[1:]]
+        cuts = np.array(cuts, dtype=np.int64) - share.rows.start
+        parts: list[Any] = []  # of NumPy arrays
+        tokens = 0
+        for instances, epochs in zip(
+            np.split(located.instances, cuts), np.split(located.epochs, cuts), strict=True
+        ):
+            parts_of_one, tokens_of_one = self._read(self._train, instances, epochs, bins)
+            parts += parts_of_one
+            tokens += tokens_of_one
+        if located.continues is not None:
+            parts = in_streams(parts, np.arange(len(located.instances)), located.continues)
+        return StepBatch(
+            [part.tensors() for part in parts],
+            tokens,
+            located.instances,
+            data_hash(located.instances, located.epochs),
         )
 
     def validation(self) -> list[Batch[Tensor]]:
-        """This worker's part of the held-out instances; the same each time."""
-        read_batches = held_out_batches if self.streams is None else held_out_in_streams
-        count, seed = self._settings.validation_instances, self._settings.seed
-        return read_batches(self._validation, count, self._share, self._micro_batch_size, seed)
+        """This worker's part of the held-out instances, masked as in epoch 0."""
+        read_rows = self._held_out_rows if self.streams is None else self._held_out_streams
+        return [part.tensors() for part in read_rows(self._settings.validation_instances)]
+
+    def _held_out_rows(self, count: int) -> list[Any]:
+        """Evenly spread instances."""
+        reader, share = self._validation, self._share
+        sample = evenly(len(reader), count)
+        part = share.part(len(sample))
+        if not part:
+            return []
+        mine = sample[part.start : part.stop]
+        bins = count_bins(len(sample), share.world_size, self._micro_batch_size)
+        return self._read(reader, mine, np.zeros_like(mine), bins)[0]
+
+    def _held_out_streams(self, count: int) -> list[Any]:
+        """Contiguous text in a batch's streams."""
+        reader, parts = self._validation, []
+        rows, count = reader.rows_per_shard, min(count, len(reader))
+        for stream, instances, continues in held_out_streams(rows, count, self._share):
+            bins = -(-len(stream) // self._micro_batch_size)
+            read, _ = self._read(reader, instances, np.zeros_like(instances), bins)
+            parts += in_streams(read, stream, continues)
+        return parts
+
+    def _read(
+        self,
+        reader: InstanceReader,
+        instances: NDArray[np.int64],
+        epochs: NDArray[np.int64],
+        bins: int,
+    ) -> tuple[list[Any], int]:
+        """The rows (B,) of these epochs (B,) in `bins` NumPy micro-batches, and their tokens."""
+        batch = reader.batch(instances, epochs, self._settings.seed)
+        return list(batch.micro_batches(bins, self._fixed_shapes)), batch.tokens
 
 
 def find_phase(phases: Sequence[Phase], step: int) -> Phase:

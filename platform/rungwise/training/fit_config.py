@@ -34,7 +34,7 @@ from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.summary import PretrainSummary
 
 BESIDE = "beside"  # the input of a network that learns the residual of counts
-VERSION = 9  # of the stage's output, checkpoints included
+VERSION = 10  # of the stage's output, checkpoints included
 
 
 def _kind(block: Any) -> str | None:
@@ -64,15 +64,12 @@ class CountsConfig(Fitting):
 
 
 class _Passes(Fitting):
-    """Keys of fitting by passes, over text or over cells. With one thread a run is repeatable to
-    the bit on processors of one kind. More threads write to one model without locks: faster, and
-    never twice the same."""
+    """Keys of fitting by passes, over text or over cells. A run is repeatable to the bit on
+    processors of one kind."""
 
     reads_tokens: ClassVar[bool] = True
 
     minimum_count: int = Field(default=5, ge=1)  # tokens that occur less often get vectors of zeros
-    # per task; with more than 1 a run is not repeatable to the bit
-    threads: int = Field(default=1, ge=1)
     seed: int = Field(default=0, ge=0)
 
 
@@ -294,7 +291,7 @@ def find_trunk(
     for key in ("steps", "longer_share"):
         del blocks["pretrain"][key]
     schedule = blocks["pretrain"]["optimizer"]["schedule"]
-    for key in ("decay_fraction", "decay_steps", "final_fraction"):
+    for key in ("decay_fraction", "final_fraction"):
         del schedule[key]
     before = {name: value for name, value in inputs.items() if name != "longer_instances"}
     return canonical_json({"config": blocks, "inputs": before}), config.pretrain.shared_steps
@@ -319,7 +316,7 @@ def find_earlier(
             continue
         # Not verified: `Checkpoints.resume` skips a damaged one for the one before.
         folder = Folder(artifact.folder.uri) / "checkpoints"
-        files = CheckpointFiles(CheckpointRules(folder, "", 1))
+        files = CheckpointFiles(CheckpointRules(folder, 1))
         if steps := [step for step in files.steps() if step <= min(trunk[1], before[1])]:
             earlier[steps[-1]] = ContinuableRun(artifact, steps[-1])
     return earlier[max(earlier)] if earlier else None

@@ -95,7 +95,6 @@ def train(
     clock = throughput.Clock(progress, costs)
     before = progress.seconds
     began = last_notice = time.monotonic()
-    logged = False
     feed = Prefetched(
         lambda number: find_phase(phases, number).step(number),
         progress.step,
@@ -134,9 +133,7 @@ def train(
             if step_metrics.enter(totals, sums, norm, phase.flops_per_token):
                 last_notice = time.monotonic()
                 must_leave = group.count(worker.notice()) > 0
-                # Until the first row is logged, the loss is shown here.
-                newest = {} if logged else step_metrics.gather()
-                report.progress(*measure_progress(progress, settings), **newest)
+                report.progress(*measure_progress(progress, settings))
             done = progress.step
             if done % settings.validation_every_steps == 0 or is_spent(progress, settings):
                 clock.validated += validate_now()
@@ -147,16 +144,14 @@ def train(
             if log or save or must_leave:
                 step_metrics.gather()
             if log:
-                values, logged = step_metrics.take(), True
+                values = step_metrics.take()
                 straggler = clock.straggler(group)
                 if values:
                     timing = clock.timing(progress) | straggler
                     values = {"learning_rate": rate, **values}
                     throughput.log_step(progress, values, timing, report)
-                    speed = {"tokens/s": timing["tokens_per_second"]}
-                    speed |= {"mfu": timing["mfu"]} if "mfu" in timing else {}
-                    place = measure_progress(progress, settings)
-                    report.progress(*place, loss=values["loss"], **speed)
+                    shown = {"loss": values["loss"], "tokens/s": timing["tokens_per_second"]}
+                    report.progress(*measure_progress(progress, settings), **shown)
                 clock.restart(progress)
             if save or must_leave or ends:
                 wait = ends or must_leave

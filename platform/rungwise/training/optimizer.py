@@ -118,8 +118,8 @@ class ScheduleConfig(Config):
     """How the learning rate rises and falls. Fractions of the steps keep the shape in a longer run.
 
     The BERT paper warms up for 10,000 of 1,000,000 steps and decays linearly to 0. A number of
-    steps replaces its fraction. It stays the same in a longer run, which can then continue from the
-    plateau of a shorter one.
+    steps of warm-up stays the same in a longer run, which can then continue from the plateau of a
+    shorter one.
     """
 
     # shape after the warm-up; warmup_stable_decay: a plateau, then a linear decay; slanted: a line,
@@ -132,8 +132,6 @@ class ScheduleConfig(Config):
     final_fraction: float = Field(default=0.0, ge=0.0, le=1.0)  # final rate as a share of the peak
     # steps of warm-up; null: by warmup_fraction
     warmup_steps: int | None = Field(default=None, ge=0)
-    # steps of decay, for warmup_stable_decay only; null: by decay_fraction
-    decay_steps: int | None = Field(default=None, ge=0)
 
     def warmup(self, total_steps: int) -> int:
         """The first step at the peak."""
@@ -146,14 +144,12 @@ class ScheduleConfig(Config):
         warmup = self.warmup(total_steps)
         if self.kind != "warmup_stable_decay":
             return warmup
-        decay = self.decay_steps
-        decay = round(self.decay_fraction * total_steps) if decay is None else decay
-        return max(warmup, total_steps - decay)
+        return max(warmup, total_steps - round(self.decay_fraction * total_steps))
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.warmup_steps is not None or self.decay_steps is not None:
-            return self  # a number of steps replaces its fraction
+        if self.warmup_steps is not None:
+            return self  # replaces its fraction
         if self.kind == "warmup_stable_decay" and self.warmup_fraction + self.decay_fraction > 1:
             raise ValueError(
                 f"warmup_fraction {self.warmup_fraction} and decay_fraction {self.decay_fraction} "

@@ -41,15 +41,6 @@ class ReadLength(SummaryPart):
     sequence_length: int
 
 
-class SourceRead(SummaryPart):
-    """How much of one source was read, and how many times over."""
-
-    source: str
-    instances: int
-    tokens: int
-    epochs: float
-
-
 class GradientRun(SummaryPart):
     """Facts that only a fit by gradient has. `data` is the hash of all instances read so far, at
     logged steps. `throughput` holds rates over all attempts, without start-up and validation."""
@@ -61,7 +52,6 @@ class GradientRun(SummaryPart):
     data: tuple[tuple[int, str], ...]
     data_hash: str
     skipped_steps: tuple[int, ...]
-    spikes: tuple[int, ...]
     prolonged: tuple[Prolonged, ...] = ()
     attempts: tuple[Attempt, ...]
     stopped_early: bool
@@ -69,7 +59,6 @@ class GradientRun(SummaryPart):
     bfloat16: bool
     parallel: str
     lengths: tuple[ReadLength, ...]
-    sources: tuple[SourceRead, ...]
     flops_per_token: float
     flops_rule: str
     throughput: dict[str, int | float]
@@ -113,15 +102,7 @@ class PretrainSummary(Summary):
         )
         if self.gradient is None:
             return guess
-        steps = f"{self.gradient.steps:,}"
-        longer = f"more pretrain.steps (now {steps})"
-        if self.gradient.stopped_early:
-            longer = f"a longer run (this one ended early, after {steps} steps)"
-        return (
-            f"nothing is learnt yet: {guess}; try {longer}, a higher "
-            "pretrain.optimizer.learning_rate, or the recipe that `rungwise init` writes for this "
-            "text"
-        )
+        return f"nothing is learnt yet: {guess}; raise pretrain.steps or the learning rate"
 
     @property
     def flops(self) -> float | None:

@@ -10,9 +10,8 @@ import hashlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,8 +38,6 @@ class Progress:
     tokens: int = 0  # without padding
     flops: float = 0.0  # operations for them by the counting rule; 0 if unknown
     skipped: list[int] = field(default_factory=list)  # steps whose gradient was not finite
-    spikes: list[int] = field(default_factory=list)  # steps whose loss stood out
-    recent: list[float] = field(default_factory=list)  # losses that the next is compared with
     data_hash: str = ""  # of the instances of all steps so far (feed.py)
     data: list[list[Any]] = field(default_factory=list)  # [step, data_hash] at logged steps
     history: list[dict[str, float]] = field(default_factory=list)  # one row per logged step
@@ -244,9 +241,6 @@ class Clock:
             row["mfu"] = flops / seconds / costs.matmul_flops_per_second
         if costs.price_per_hour is not None:
             row["cost"] = progress.seconds / 3600 * costs.price_per_hour
-            row["cost_per_million_tokens"] = (
-                costs.price_per_hour / 3600 / row["tokens_per_second"] * 1e6
-            )
         return row
 
 
@@ -275,11 +269,7 @@ def totals(progress: Progress, costs: Costs) -> dict[str, float]:
     if costs.price_per_hour is not None:
         total["price_per_hour"] = costs.price_per_hour
         total["cost"] = progress.seconds / 3600 * costs.price_per_hour
-    good = [row for row in progress.saves if row["valid"]]
-    if good:
-        total["checkpoint_save_seconds"] = statistics.fmean(r["save_seconds"] for r in good)
-        total["checkpoint_stall_seconds"] = statistics.fmean(r["stall_seconds"] for r in good)
-    total["checkpoints_failed"] = len(progress.saves) - len(good)
+    total["checkpoints_failed"] = sum(not row["valid"] for row in progress.saves)
     return total
 
 
@@ -288,10 +278,7 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-WINDOW = 100
-ENOUGH = 20  # losses needed before one can stand out
 _HALF = 1 << 32
-_FLAGS = 2  # values at the end of a row: norm, skipped
 
 
 class StepTotals:
@@ -330,16 +317,13 @@ class StepTotals:
 class StepMetrics:
     """Adds steps to a progress. The sums of a step stay on each device, a row a step, until a
     logged or saved step; then one all-reduce sums the rows, so no step waits for the host. A step
-    whose gradient is not finite changes nothing and is counted; a spike, a loss above
-    `spike_factor` times the median of the hundred before it, is only counted."""
+    whose gradient is not finite changes nothing and is counted."""
 
     def __init__(self, progress: Progress, config: "GradientFit", worker: Worker) -> None:
         self._progress = progress
         self._parts = config.objective.parts
         self._settings = config.pretrain
         self._worker = worker
-        names = [each.name for each in config.objective.members]
-        self._turns = self._settings.draw_turns(names) if self._settings.mixture else None
         # (3 P + 2,) each: the sums, then the norm, and whether the step was skipped.
         self._rows: list[Tensor] = []
 
@@ -363,28 +347,19 @@ class StepMetrics:
         progress.data_hash = rolled.hexdigest()[:32]
         return ask
 
-    def gather(self) -> dict[str, float]:
-        """Sum rows over workers; return the newest `loss`. Raises UserError for too many skips."""
+    def gather(self) -> None:
+        """Sum rows over workers. Raises UserError for too many skipped steps."""
         if not self._rows:
-            return {}
+            return
         progress, note = self._progress, self._worker.report.note
         rows = self._worker.group.sum(torch.stack(self._rows)).tolist()
         first = progress.step - len(rows) + 1
         self._rows.clear()
-        newest: dict[str, float] = {}
         for step, row in enumerate(rows, first):
             progress.pending.append(row)
             if row[-1]:
                 progress.skipped.append(step)
                 note(f"step {step} is skipped, its gradient is not finite")
-                continue
-            newest["loss"] = loss = self._metrics(row)["loss"]
-            peers, factor = self._peers(step), self._settings.spike_factor
-            if len(peers) >= ENOUGH and loss > factor * statistics.median(peers):
-                progress.spikes.append(step)
-                note(f"the loss of step {step} stands out: {loss:.3f}")
-            progress.recent.append(loss)
-            del progress.recent[:-WINDOW]
         skipped, most = progress.skipped, self._settings.max_skipped_steps
         if len(skipped) > most:
             last = ", ".join(str(step) for step in skipped[-5:])
@@ -394,17 +369,6 @@ class StepMetrics:
                 f"(skipped {format_count(len(skipped), 'step')}, the last {last}; "
                 f"pretrain.max_skipped_steps is {most})"
             )
-        return newest
-
-    def _peers(self, step: int) -> Sequence[float]:
-        """The losses that this step's is compared with: in a mixture, those of its objective."""
-        recent, turns = self._progress.recent, self._turns
-        if turns is None:
-            return recent
-        skipped = set(self._progress.skipped)
-        before = (each for each in range(step - 1, 0, -1) if each not in skipped)
-        pairs = zip(islice(before, len(recent)), reversed(recent), strict=True)
-        return [loss for each, loss in pairs if turns[each - 1] == turns[step - 1]]
 
     def take(self) -> dict[str, float]:
         """Metrics of the steps since the last logged one; empty if all of them were skipped."""
@@ -414,14 +378,10 @@ class StepMetrics:
         good = [row for row in rows if not row[-1]]
         if not good:
             return {}
-        total = [math.fsum(column) for column in zip(*good, strict=True)]
+        *sums, _, _ = [math.fsum(column) for column in zip(*good, strict=True)]
+        sums_3P = torch.tensor(sums, dtype=torch.float64).view(3, -1)
         return {
-            "gradient_norm": good[-1][-_FLAGS],
-            **self._metrics(total),
+            "gradient_norm": good[-1][-2],
+            **LossSum.unpacked(sums_3P, self._parts).metrics(),
             "skipped_steps": float(len(progress.skipped)),
-            "spikes": float(len(progress.spikes)),
         }
-
-    def _metrics(self, row: list[float]) -> dict[str, float]:
-        sums_3P = torch.tensor(row[:-_FLAGS], dtype=torch.float64).view(3, -1)
-        return LossSum.unpacked(sums_3P, self._parts).metrics()

@@ -255,7 +255,7 @@ class Inline:
 
 
 def begin(folder: Folder) -> Checkpoints:
-    kept = Checkpoints(CheckpointRules(folder, "identity", keep=1))
+    kept = Checkpoints(CheckpointRules(folder, keep=1))
     kept.resume(State())  # type: ignore[arg-type]
     return kept
 
@@ -266,7 +266,7 @@ def save(kept: Checkpoints, step: int) -> int:
 
 
 def list_sound(folder: Folder) -> list[Checkpoint]:
-    files = CheckpointFiles(CheckpointRules(folder, "identity", keep=1))
+    files = CheckpointFiles(CheckpointRules(folder, keep=1))
     return [each for each in files.finished() if not files.count_damaged(each, 0, 1)]
 
 
@@ -314,8 +314,6 @@ def test_in_every_order_of_two_attempts_what_was_saved_stays(
         HERE.attempt = None
         patch.setattr(checkpoint_files.secrets, "randbits", draw_number)
         patch.setattr(checkpoint.threading, "Thread", Inline)
-        # It reads before the attempt begins, and decides nothing here.
-        patch.setattr(Checkpoints, "_refuse_foreign", lambda self: None)
         save(begin(folder), 1)
         resumed = begin(folder)
         store.mark()

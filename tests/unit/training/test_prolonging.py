@@ -23,12 +23,13 @@ from tests.summaries import end_stage
 from tests.training_runs import Notes, assert_same_weights, config, run
 
 SCHEDULE = "pretrain.optimizer.schedule"
-DECAY = f"{SCHEDULE}.decay_steps"
+DECAY = f"{SCHEDULE}.decay_fraction"
 PLATEAU = {f"{SCHEDULE}.kind": "warmup_stable_decay", f"{SCHEDULE}.warmup_steps": 4, DECAY: 0}
 
 
 def of(steps: int, decay: int = 0, /, **changes: Any) -> GradientFit:
-    settings = {**PLATEAU, "pretrain.steps": steps, DECAY: decay, "pretrain.log_every_steps": 4}
+    length = {"pretrain.steps": steps, DECAY: decay / steps}
+    settings = {**PLATEAU, **length, "pretrain.log_every_steps": 4}
     return config(**(settings | changes))
 
 
@@ -61,7 +62,7 @@ def trained(root: Folder, settings: GradientFit, instances: Artifact, **compute:
     ("changes", "rebuilt"),
     [
         ({"pretrain.log_every_steps": 7}, False),
-        ({"pretrain.validation_every_steps": 3, "pretrain.spike_factor": 3.0}, False),
+        ({"pretrain.validation_every_steps": 3}, False),
         ({"pretrain.max_skipped_steps": 0}, False),
         ({"pretrain.seed": 1}, True),
         ({"pretrain.validation_instances": 7}, True),  # its loss is in the summary
@@ -87,9 +88,8 @@ def test_watching_rebuilds_nothing(tmp_path: Path, changes: dict[str, Any], rebu
     ("changes", "steps"),
     [
         ({}, 60),
-        ({DECAY: 20}, 40),
-        ({DECAY: None}, 48),  # the fraction, 0.2
-        ({DECAY: 20, "pretrain.longer_share": 0.5}, 30),
+        ({DECAY: 0.2}, 48),
+        ({DECAY: 1 / 3, "pretrain.longer_share": 0.5}, 30),
         ({"pretrain.average": {"steps": 25}}, 35),
         ({f"{SCHEDULE}.warmup_steps": None}, 0),
         ({f"{SCHEDULE}.kind": "cosine"}, 0),

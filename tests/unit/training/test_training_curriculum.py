@@ -13,7 +13,6 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.training.feed import DataPhase, count_epochs, list_turns, open_phases
 from rungwise.training.parallel import Group, Worker
-from rungwise.training.ray.gradient import count_sources
 from tests.conftest import small_recipe
 from tests.training_runs import CPU, config, kill_and_resume, make_instances
 
@@ -75,18 +74,3 @@ def test_longer_instances_and_their_share_are_set_together(missing: str, tmp_pat
     del keys[missing]
     with pytest.raises(ConfigError, match=r"only the .* is set; set both or none"):
         pretrain_stages(validate(Recipe, with_overrides(data, keys)))
-
-
-def test_what_was_read_is_told_by_source(tmp_path: Path) -> None:
-    instances = make_instances(tmp_path, documents=(10, 30), sources=("books", "wiki"))
-    sizes = InstancesSummary.of(instances).instances_by_source("train")
-    epoch = sum(sizes.values())
-    settings = config(**{"pretrain.global_batch_size": epoch})
-    turns = [
-        DataPhase("instances", range(1), instances),
-        DataPhase("longer_instances", range(1, 3), instances),
-    ]
-    books, wiki = count_sources(settings, turns, 3, 1_000_000)
-    assert (books.source, books.epochs, books.instances) == ("books", 3.0, 3 * sizes["books"])
-    assert (wiki.source, wiki.epochs, wiki.instances) == ("wiki", 3.0, 3 * sizes["wiki"])
-    assert 999_998 <= books.tokens + wiki.tokens <= 1_000_000

@@ -1,4 +1,4 @@
-"""What a dry run says: counts that follow from the config, and what can only be measured."""
+"""What a dry run says: counts that follow from the config, and time at a known rate."""
 
 from pathlib import Path
 
@@ -23,17 +23,13 @@ def test_bert_base_by_hand() -> None:
     assert recipe.instances is not None
     settings = require_gradient(pretrain_config(recipe), "steps")
     measures = Measures.planned(recipe.instances, 30_522)
-    compute = ComputeConfig(num_workers=4, micro_batch_size=16, price_per_hour=8.0)
+    compute = ComputeConfig(num_workers=4, micro_batch_size=16)
     estimate = estimate_run(settings, [measures], compute, tokens_per_second=1e6)
     steps, size = settings.pretrain.steps, settings.pretrain.global_batch_size
     assert estimate.parameters == 110_106_428
     assert estimate.training.tokens == steps * size * 128
-    assert estimate.accumulation * 4 * 16 >= size > (estimate.accumulation - 1) * 4 * 16
     assert estimate.training.flops_per_token == pytest.approx(545.4e6, rel=0.01)
     assert estimate.seconds == pytest.approx(estimate.training.tokens / 1e6)
-    assert estimate.seconds is not None
-    assert estimate.cost == pytest.approx(estimate.seconds / 3600 * 8)
-    assert estimate.phases[0].epochs is None
 
 
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
@@ -54,30 +50,22 @@ def test_the_estimate_of_memory_is_near_what_a_step_holds(tmp_path: Path, kind: 
     assert estimated == pytest.approx(sum(t.numel() * 4 for t in held), rel=0.02)
 
 
-@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
-def test_a_rate_is_measured_where_it_is_asked_for(tmp_path: Path, kind: str) -> None:
-    measures = Measures.of(make_instances(tmp_path, kind))
-    compute = ComputeConfig(num_workers=2, micro_batch_size=4)
-    estimate = estimate_run(config(kind), [measures], compute, measure=True)
-    assert estimate.tokens_per_second
-    assert measures.instances
-    assert estimate.measured
-    assert estimate.seconds == pytest.approx(estimate.training.tokens / estimate.tokens_per_second)
-    assert estimate.phases[0].epochs == pytest.approx(20 * 12 / measures.instances)
-
-
 def test_the_command_prints_what_a_recipe_would_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = write_recipe(tmp_path / "r.yaml", small_recipe(tmp_path / "root", tmp_path))
-    assert main(["dry-run", str(recipe), "compute.price_per_hour=2"]) == 0
+    known = ["--tokens-per-second=1000", "compute.price_per_hour=2"]
+    assert main(["dry-run", str(recipe), *known]) == 0
     text = capsys.readouterr().out
-    for word in ("parameters", "instances are not built", "GB on this machine", "cost"):
-        assert word in text
-    assert "tokens/s, measured on this machine" in text  # it is small
-    wide = ["model.num_heads=32", "model.hidden_size=4096", "compute.micro_batch_size=64"]
+    heading, row = text.partition("\n\n")[0].splitlines()
+    assert heading.split()[2:] == [
+        *("parameters", "steps", "tokens", "operations", "memory", "time", "cost")
+    ]
+    tokens, *_, cost = row.split()[4:]
+    assert float(cost) == pytest.approx(float(tokens.replace(",", "")) / 1000 / 3600 * 2, abs=0.01)
+    wide = ["model.num_heads=32", "model.hidden_size=163840", "compute.micro_batch_size=64"]
     assert main(["dry-run", str(recipe), *wide, "pretrain.global_batch_size=512"]) == 0
-    assert "--measure" in capsys.readouterr().out
+    assert "on this machine, too little; lower compute.micro_batch" in capsys.readouterr().out
     assert not (tmp_path / "root").exists()
 
 

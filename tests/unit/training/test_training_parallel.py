@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
-from rungwise.instances.order import ShardShare
-from rungwise.instances.reader import InstanceReader
 from rungwise.training.config import GradientFit
-from rungwise.training.feed import DataPhase, Source, data_hash, step_batch
+from rungwise.training.feed import DataPhase, Phase, data_hash
+from rungwise.training.parallel import Group, Worker
 from rungwise.training.throughput import Progress
 from tests.training_runs import (
     assert_same_rows_and_losses,
@@ -117,8 +117,7 @@ def test_workers_that_were_killed_end_with_the_bits_of_undisturbed_ones(
 def test_micro_batches_do_not_depend_on_who_computes_them(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(1)
     rows = make_instances(tmp_path / "instances", kind, documents=(40, 7, 20))
-    source = Source(InstanceReader(rows, "train", 1 << 20))
-    order = DataPhase("instances", range(20), rows).order(config())
+    turn = DataPhase("instances", range(20), rows)
     for _ in range(30):
         each, world, micro = rng.integers(1, 4), rng.integers(1, 5), rng.integers(1, 9)
         parts = int(each * world)
@@ -131,12 +130,14 @@ def test_micro_batches_do_not_depend_on_who_computes_them(tmp_path: Path, kind: 
             micro: int = int(micro),
             parts: int = parts,
         ) -> list[list[torch.Tensor]]:
+            settings = config(kind, **{"pretrain.global_batch_size": size})
+            compute = ComputeConfig(micro_batch_size=micro, logical_workers=parts)
+            cpu = torch.device("cpu")
+            workers = [Worker(Group(n, world, cpu), compute) for n in range(world)]
             return [
                 [each for each in vars(batch).values() if isinstance(each, torch.Tensor)]
-                for rank in range(world)
-                for batch in step_batch(
-                    source, order, step, ShardShare(size, rank, world), micro, 0, parts
-                ).micro_batches
+                for worker in workers
+                for batch in Phase(settings, turn, turn.length, worker).step(step).micro_batches
             ]
 
         theirs, mine = read(int(world)), read(1)

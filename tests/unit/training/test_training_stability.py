@@ -83,18 +83,6 @@ def test_a_skipped_update_leaves_weights_and_moments_as_they_are(kind: Any) -> N
         assert all(same) != finite
 
 
-def test_spikes_are_counted_and_survive_a_kill(instances: Artifact, tmp_path: Path) -> None:
-    settings = config(**{"pretrain.steps": 60, "pretrain.spike_factor": 1.002})
-    notes = Notes()
-    undisturbed = run(settings, instances, tmp_path / "a", report=notes)
-    assert undisturbed.spikes
-    assert [n for n in notes.notes if f"loss of step {undisturbed.spikes[0]} stands out" in n]
-    assert undisturbed.history[-1]["spikes"] == len(undisturbed.spikes)
-    with pytest.raises(Killed):
-        run(settings, instances, tmp_path / "b", report=KilledAt(42))
-    assert run(settings, instances, tmp_path / "b") == undisturbed
-
-
 def test_a_run_ends_on_a_plateau_resumed_or_not(instances: Artifact, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"pretrain.early_stop": {"patience": 1, "minimum_improvement": 10.0}}
     settings = config(**changes, **{"pretrain.validation_every_steps": 4})
@@ -161,7 +149,6 @@ def test_rates_and_shares_follow_from_times_and_tokens(monkeypatch: pytest.Monke
     assert timing["mfu"] == pytest.approx(4000 * 6e6 / 6e10)
     assert (timing["data_wait_share"], timing["checkpoint_stall_share"]) == (0.05, 0.25)
     assert timing["cost"] == pytest.approx(0.2)
-    assert timing["cost_per_million_tokens"] == pytest.approx(20 / 3600 / 4000 * 1e6)
     progress.timings.append(timing)
     # A killed attempt made the ten steps before; when it ended, nobody saw their times.
     total = totals(progress, costs)

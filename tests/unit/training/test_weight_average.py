@@ -77,8 +77,8 @@ def test_workers_have_the_average_of_one_and_train_on_after_validation(
     [
         ({"average": LAST, "early_stop": {}}, "early_stop could end the run before them"),
         (
-            {"optimizer": {"kind": "adamw", "schedule": {"warmup_steps": 12, "decay_steps": 9}}},
-            "warms up for 12 steps and falls for 9, more than steps 20; set .*warmup_steps=2",
+            {"optimizer": {"kind": "adamw", "schedule": {"warmup_steps": 21}}},
+            "warmup_steps is 21, more than steps 20; set .*warmup_steps=2",
         ),
     ],
 )

@@ -6,7 +6,6 @@ its snapshot is tied to a run's name, and the loop must also run without Ray.
 
 import itertools
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -16,7 +15,6 @@ from ray.train.torch import TorchTrainer, get_device
 
 from rungwise.cluster.interface import NodeAddressTorchConfig
 from rungwise.cluster.session import shared_scratch
-from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact, list_artifacts
@@ -42,14 +40,7 @@ from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.pretrained import put_beside
 from rungwise.training.save_request import SCRATCH, SaveRequests, drop_requests, request_saves
-from rungwise.training.summary import (
-    Attempt,
-    GradientRun,
-    PretrainSummary,
-    Prolonged,
-    ReadLength,
-    SourceRead,
-)
+from rungwise.training.summary import Attempt, GradientRun, PretrainSummary, Prolonged, ReadLength
 from rungwise.training.throughput import COUNTING_RULE, Costs, Progress, device_name, totals
 
 
@@ -99,7 +90,6 @@ def summarise(
             data=tuple((step, digest) for step, digest in progress.data),
             data_hash=progress.data_hash,
             skipped_steps=tuple(progress.skipped),
-            spikes=tuple(progress.spikes),
             prolonged=tuple(Prolonged(**row) for row in progress.prolonged),
             attempts=tuple(Attempt(**row) for row in progress.attempts),
             stopped_early=progress.step < settings.steps,
@@ -110,43 +100,12 @@ def summarise(
                 ReadLength(from_step=turn.first_step, sequence_length=turn.length)
                 for turn in (turns[:1] if objective.members else turns)
             ),
-            sources=count_sources(config, turns, progress.step, progress.tokens),
             flops_per_token=progress.flops / max(1, progress.tokens),
             flops_rule=COUNTING_RULE,
             throughput=totals(progress, outcome.costs),
         ),
         headline=f"{parameters / 1e6:.1f} M parameters  validation {part.key} "
         f"{last[part.loss_key]:.3f}{before}{unigram}{accuracy}",
-    )
-
-
-def count_sources(
-    config: GradientFit, turns: Sequence[DataPhase], steps: int, tokens: int
-) -> tuple[SourceRead, ...]:
-    """Count what the first `steps` steps, of `tokens` tokens in all, read of each source: by its
-    share, which holds for whole epochs and else on the average over shuffles. Tokens are divided by
-    the mean length of a source's instances."""
-    instances: Counter[str] = Counter()
-    lengths: Counter[str] = Counter()
-    epochs: defaultdict[str, float] = defaultdict(float)
-    for turn in turns:
-        files = turn.summary.split_files("train")
-        sizes = turn.summary.instances_by_source("train")
-        rows = turn.count(steps) * turn.config(config).pretrain.global_batch_size
-        for name, size in sizes.items():
-            number = round(rows * size / sum(sizes.values()))
-            whole = sum(row.tokens for row in files if row.source == name)
-            instances[name] += number
-            lengths[name] += number * whole // max(1, size)
-            epochs[name] += number / max(1, size)
-    return tuple(
-        SourceRead(
-            source=name,
-            instances=instances[name],
-            tokens=tokens * lengths[name] // max(1, lengths.total()),
-            epochs=epochs[name],
-        )
-        for name in sorted(epochs)
     )
 
 
@@ -247,14 +206,6 @@ def plan_run(
 ) -> Run:
     """Resolve what the workers need, and find the finished run to continue from, if any."""
     turns, initial = list_turns(inputs, config.pretrain), inputs.get(INITIAL)
-    facts: dict[str, Any] = {
-        "config": config.identity(),
-        "instances": [turn.instances.fingerprint for turn in turns],
-    }
-    if initial is not None:
-        facts[INITIAL] = initial.fingerprint
-    if (beside := inputs.get(BESIDE)) is not None:
-        facts[BESIDE] = beside.fingerprint
     shared = config.pretrain.shared_steps
     root, stage, _ = output.uri.rsplit("/", 2)
     # Do not even look at other runs if there is nothing to share.
@@ -262,13 +213,12 @@ def plan_run(
     fingerprints = {name: artifact.fingerprint for name, artifact in inputs.items()}
     rules = CheckpointRules(
         output / "checkpoints",
-        fingerprint(facts),
         compute.keep_checkpoints,
         compute.keep_checkpoint_every_steps,
         shared,
         find_earlier(config, fingerprints, finished),
     )
-    return Run(turns, initial, output, rules, beside)
+    return Run(turns, initial, output, rules, inputs.get(BESIDE))
 
 
 def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:

@@ -69,6 +69,10 @@ def run_job(job: ProofJob, title: str, console: Console) -> PretrainSummary | No
         (folder / _JOB).write_text(job.model_dump_json())
         # Its own Ray, because a shared cluster must not be killed.
         variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+
+        def must_be_killed() -> bool:
+            return job.kill_at is not None and _read_step(folder) >= job.kill_at
+
         with (folder / "log").open("w+b") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "rungwise.training.ray.resume_proof", scratch],
@@ -77,20 +81,15 @@ def run_job(job: ProofJob, title: str, console: Console) -> PretrainSummary | No
                 stderr=log,
             )
             try:
-                with console.status(f"{title}, starting") as status:
-                    while process.poll() is None:
-                        step = _read_step(folder)
-                        if job.kill_at is not None and step >= job.kill_at:
-                            break
-                        if step >= 0:
-                            status.update(f"{title}, step {step} of {total}")
+                with console.status(title):
+                    while process.poll() is None and not must_be_killed():
                         time.sleep(_POLL_SECONDS)
             finally:
                 kill_with_children(process.pid)
                 process.wait()
             step = _read_step(folder)
             console.print(f"{title}, {step} of {total} steps in {time.monotonic() - began:.0f} s")
-            if job.kill_at is not None and step >= job.kill_at:
+            if must_be_killed():
                 return None
             if not (folder / _SUMMARY).exists():
                 log.seek(0)

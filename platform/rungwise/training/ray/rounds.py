@@ -5,12 +5,9 @@ with the same bytes.
 V vocabulary
 """
 
-import functools
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -134,8 +131,7 @@ def finish(
     if solution.documents is not None:
         output.write_bytes(DOCUMENTS, safetensors.numpy.save({"documents": solution.documents}))
     parameters = sum(array.size for array in tensors.values() if array.dtype.kind == "f")
-    objective, threads = config.objective, settings.threads
-    warning = "" if threads == 1 else f"  {threads} threads: not repeatable to the bit"
+    objective = config.objective
     return PretrainSummary(
         fitting=settings.kind,
         model=config.model,
@@ -148,7 +144,7 @@ def finish(
         final={"loss": loss, objective.tokens.loss_key: loss},
         seconds=time.monotonic() - began,
         headline=f"{parameters / 1e6:.1f} M parameters  {objective.tokens.name.lower()} loss "
-        f"{loss:.3f} a {objective.tokens.unit}{warning}",
+        f"{loss:.3f} a {objective.tokens.unit}",
     )
 
 
@@ -162,12 +158,6 @@ def mean_loss(total: float, count: int) -> float:
     if not math.isfinite(total):
         raise UserError("the loss is not finite; lower pretrain.learning_rate")
     return total / count
-
-
-def run_threads(work: Callable[[Any], Losses], shares: Iterable[Any]) -> Losses:
-    """Work on shares in threads; return the sum of their losses."""
-    with ThreadPoolExecutor() as pool:
-        return sum_losses(pool.map(work, shares))
 
 
 def sum_losses(losses: Iterable[Losses]) -> Losses:
@@ -208,18 +198,14 @@ def pretrain_asynchronously(
                 parts,
                 rates,
                 int(bits(settings.seed, number, replica)) >> 1,
-                settings.threads,
             )
             for replica in range(replicas)
         ]
-        tasks = [
-            task.options(num_cpus=settings.threads).remote(share, family, artifact, plan, shared)
-            for share in shares
-        ]
+        tasks = [task.remote(share, family, artifact, plan, shared) for share in shares]
         return family.average(weights, [weights for weights, _ in ray.get(tasks)])
 
     def measure(weights: Weights) -> Losses:
-        share = _Share("validation", 0, 1, (0.0, 0.0), settings.seed, 1)
+        share = _Share("validation", 0, 1, (0.0, 0.0), settings.seed)
         return ray.get(task.remote(share, family, artifact, plan, weights))[1]
 
     rounds = Rounds(counts_V, number_of_rounds, settings.epochs, learn, measure, began)
@@ -234,7 +220,6 @@ class _Share(NamedTuple):
     parts: int
     rates: tuple[float, float]
     seed: int
-    threads: int
 
 
 def _read_share(
@@ -244,19 +229,11 @@ def _read_share(
     weights = {name: np.array(array) for name, array in weights.items()}
     plan, (first, last) = [np.array(array) for array in plan], share.rates
 
-    def learn(rates: tuple[float, float], part: tuple[Stretch, int]) -> Losses:
-        stretch, seed = part
-        return family.read(weights, plan, stretch, rates, seed)
-
     losses: list[Losses] = []
     for file, (stretch, begin, end) in enumerate(_stretches(share, family, artifact)):
-        # Threads share a file, and each goes through the rates of the whole file.
         rates = (first + (last - first) * begin, first + (last - first) * end)
-        parts = [
-            (part, int(bits(share.seed, file, number)) >> 1)
-            for number, part in enumerate(cut(stretch, share.threads))
-        ]
-        losses.append(run_threads(functools.partial(learn, rates), parts))
+        seed = int(bits(share.seed, file, 0)) >> 1
+        losses.append(family.read(weights, plan, stretch, rates, seed))
     return weights, sum_losses(losses)
 
 
@@ -277,14 +254,6 @@ def _stretches(
             yield whole._replace(first=first, last=last), begin, end
         tokens += row.tokens
         documents += row.documents
-
-
-def cut(stretch: Stretch, count: int) -> list[Stretch]:
-    """Cut a stretch into `count` parts of about as many tokens each."""
-    ends = stretch.starts[[stretch.first, stretch.last]]
-    cuts = np.searchsorted(stretch.starts, np.linspace(ends[0], ends[1], count + 1)).tolist()
-    cuts[0], cuts[-1] = stretch.first, stretch.last
-    return [stretch._replace(first=a, last=b) for a, b in itertools.pairwise(cuts)]
 
 
 _LEARNING_RATE = 0.05
@@ -310,7 +279,7 @@ def pretrain_by_cooccurrence(
     del table
     if isinstance(family, SolvedFamily | RefiningFamily):
         remote: Any = ray.remote
-        call = remote(lambda solve, *values: solve(*values)).options(num_cpus=settings.threads)
+        call = remote(lambda solve, *values: solve(*values))
         if isinstance(family, SolvedFamily):
             values = (cells, counts_V, tokens.documents.train, settings.seed)
             handle = call.remote(family.solve, *values)
@@ -320,16 +289,15 @@ def pretrain_by_cooccurrence(
         solution: Any = ray.get(handle)
         return finish(config, artifact, output, solution, 1, began)
     learner = cast(PairsFamily, family)
-    epoch = ray.remote(num_cpus=settings.threads)(_run_epoch)
+    epoch = ray.remote(_run_epoch)
     rate = _LEARNING_RATE if settings.learning_rate is None else settings.learning_rate
 
     def learn(number: int, weights: Weights) -> Weights:
         seed = int(bits(settings.seed, number))
-        how = (rate, seed, settings.threads)
-        return ray.get(epoch.remote(learner, cells, weights, *how))[0]
+        return ray.get(epoch.remote(learner, cells, weights, rate, seed))[0]
 
     def measure(weights: Weights) -> Losses:
-        return ray.get(epoch.remote(learner, cells, weights, 0.0, 0, 1))[1]
+        return ray.get(epoch.remote(learner, cells, weights, 0.0, 0))[1]
 
     epochs = settings.passes(config.model)
     rounds = Rounds(counts_V, epochs, epochs, learn, measure, began)
@@ -337,14 +305,11 @@ def pretrain_by_cooccurrence(
 
 
 def _run_epoch(
-    family: PairsFamily, cells: Any, weights: Weights, rate: float, seed: int, threads: int
+    family: PairsFamily, cells: Any, weights: Weights, rate: float, seed: int
 ) -> tuple[Weights, Losses]:
     """Return the weights and losses after one pass over all cells."""
     weights = {name: np.array(array) for name, array in weights.items()}
     cells = [np.array(array) for array in cells]
     order = np.random.default_rng(seed).permutation(len(cells[0]))
 
-    def learn(part: NDArray[np.int64]) -> Losses:
-        return family.read(weights, cells, part, rate)
-
-    return weights, run_threads(learn, np.array_split(order, threads))
+    return weights, family.read(weights, cells, order, rate)
