@@ -14,7 +14,7 @@ import yaml
 
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.core.exit_codes import plain_console
-from rungwise.core.wording import format_count, list_first
+from rungwise.core.wording import list_first
 
 if TYPE_CHECKING:
     from rungwise.tasks.formats.guess import Guess
@@ -29,27 +29,13 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, tasks, help_text)
     help_text = "a file, folder or glob, local, s3:// or hf://, also in an archive"
     parser.add_argument("path", metavar="PATH", help=help_text)
-    add_columns(parser)
-
-
-def add_columns(parser: argparse.ArgumentParser) -> None:
-    """Add the columns of labelled data, where a guess is not right."""
-    for name in ("text", "label"):
-        text = f"the column of the {name}, by its name or its number from 0, if another is taken"
-        parser.add_argument(f"--{name}-column", metavar="NAME", help=text)
-
-
-def stated_columns(options: argparse.Namespace) -> dict[str, str]:
-    """Return the columns that the user names, by their keys."""
-    columns = {"text": options.text_column, "label": options.label_column}
-    return {key: name for key, name in columns.items() if name is not None}
 
 
 def tasks(options: argparse.Namespace) -> None:
     """Print the block, what it reads, and three examples. Raises DataError if no format fits."""
     from rungwise.tasks.formats.guess import guess_format
 
-    guess = guess_format(options.path, stated_columns(options))
+    guess = guess_format(options.path)
     plain_console().print(describe_data(options.path, guess))
 
 
@@ -69,24 +55,21 @@ def describe_data(path: str, guess: Guess) -> str:
 
 def describe_examples(guess: Guess, most: int) -> Iterator[str]:
     """Yield what a block reads: the sizes of its parts, labels, notes, and so many examples."""
-    from rungwise.tasks.formats.base import WORDS_DROPPED
-
-    dropped = ""
-    if guess.damaged:
-        words = format_count(guess.counts[WORDS_DROPPED], "word")
-        dropped = f", skipped {format_count(guess.damaged, 'damaged one')} of {words}"
     parts = [f"{count:,} {_PARTS[split]}" for split, count in guess.sizes.items()]
-    parts += [f"{share:.0%} of them {_PARTS[split]}" for split, share in guess.fractions.items()]
+    fractions = {split: guess.block.get(f"{split}_fraction") for split in _PARTS}
+    parts += [f"{part:.0%} of them {_PARTS[split]}" for split, part in fractions.items() if part]
+    dropped = f", skipped {guess.damaged:,} that are damaged" if guess.damaged else ""
     yield f"examples: {', '.join(parts)}{dropped}; {guess.form.get('encoding', 'utf-8')}"
     if labels := guess.labels:
-        shares = [
-            f"{_clip(name)}: {n:,} ({n / labels.total():.0%})" for name, n in labels.most_common()
-        ]
+        total = labels.total()
+        shares = [f"{_clip(name)}: {n:,} ({n / total:.0%})" for name, n in labels.most_common()]
         yield f"labels: {list_first(shares, _MOST_LABELS)}"
     yield from map(_clip, guess.notes)
     step = max(1, len(guess.examples) // most)  # from all over, since a file may be sorted
     for example in guess.examples[::step][:most]:
-        yield from _describe_example(asdict(example))
+        fields = asdict(example)
+        yield from ("", fields.pop("where"))
+        yield from (f"  {name}: {_clip(each)}" for name, each in fields.items() if each is not None)
 
 
 def derive_name(path: str) -> str:
@@ -121,14 +104,3 @@ def _clip(value: Any) -> str:
         value = " | ".join(each) or "none"
     text = "".join(map(_escape, " ".join(str(value).split())))
     return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
-
-
-def _describe_example(fields: dict[str, Any]) -> list[str]:
-    if fields.get("tags") is not None:
-        pairs = zip(fields.pop("words"), fields.pop("tags"), strict=True)
-        fields["words"] = [f"{word}/{tag}" if tag != "O" else word for word, tag in pairs]
-    if "options" in fields:
-        fields["target"] = fields["options"][fields["target"]]
-    place = fields.pop("where")
-    values = [f"  {name}: {_clip(value)}" for name, value in fields.items() if value is not None]
-    return ["", place, *values]

@@ -11,7 +11,6 @@ from rungwise.core.storage.outside import Paths, digest, list_matching_files
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import TableFormat
-from rungwise.tasks.interface import KINDS, selecting_metrics
 from rungwise.tasks.kinds.examples import SPLITS, Kind
 
 
@@ -64,14 +63,6 @@ class NextParagraphConfig(MadeTaskConfig):
     kind: Literal["next_paragraph"] = "next_paragraph"
 
 
-class MissingWordConfig(MadeTaskConfig):
-    """Four words of like frequency: which one is missing?"""
-
-    task_kind: ClassVar[Kind] = "choice"
-
-    kind: Literal["missing_word"] = "missing_word"
-
-
 class CapitalsConfig(MadeTaskConfig):
     """Words in small letters: which begin with a capital, and which end a sentence?"""
 
@@ -102,11 +93,9 @@ class FilesTaskConfig(Config):
     max_test_examples: int | None = Field(default=None, ge=1)  # null: use all
     # validation and test examples with a label that training lacks; keep: as a label that no model
     # can predict
-    unseen_labels: Literal["error", "drop", "keep"] = "error"
+    unseen_labels: Literal["error", "keep"] = "error"
     # metric that selects a model; null: the data set's own, or the default for its kind
     metric: str | None = None
-    # of two labels, the one whose F1 is `f1`; null: the second
-    positive: str | None = None
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
@@ -134,16 +123,6 @@ class FilesTaskConfig(Config):
                     f"{split} and format.split.{split} go together: the file, and the values of "
                     f"the column {parts.column!r} in it; set both or neither"
                 )
-        names = selecting_metrics(self.task_kind)
-        if self.metric is not None and self.metric not in names:
-            raise ValueError(
-                f"metric: expected one of {', '.join(names)} for {self.task_kind}, found "
-                f"{self.metric!r}"
-            )
-        if self.positive is not None and not KINDS[self.task_kind].one_label:
-            raise ValueError(
-                f"positive: a label of classification, which {self.task_kind} has not; leave it out"
-            )
         if isinstance(self.format, TableFormat) and not self.format.columns.targets:
             raise ValueError("format.columns: a task needs a column for the label or for the score")
         return self
@@ -166,11 +145,7 @@ class FilesTaskConfig(Config):
 
 
 TaskConfig = Annotated[
-    ParagraphTaskConfig
-    | NextParagraphConfig
-    | MissingWordConfig
-    | CapitalsConfig
-    | FilesTaskConfig,
+    ParagraphTaskConfig | NextParagraphConfig | CapitalsConfig | FilesTaskConfig,
     Field(discriminator="kind"),
 ]
 
@@ -180,9 +155,11 @@ def identity(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude={*SPLITS})
 
 
-def input_digests(config: FilesTaskConfig) -> dict[str, Any]:
-    """Digest the files that the task reads, by split. Raises ConfigError if a path matches nothing,
-    DataError if the files of a split are empty."""
+def input_digests(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
+    """Digest the files that the task reads, by split; {} if it reads none. Raises ConfigError if a
+    path matches nothing, DataError if the files of a split are empty."""
+    if not isinstance(config, FilesTaskConfig):
+        return {}
     return {split: digest(paths, f"data.{split}") for split, paths in config.paths().items()}
 
 

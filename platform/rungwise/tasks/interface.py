@@ -16,8 +16,3 @@ KINDS: Mapping[Kind, type[TaskKind]] = {kind.name: kind for kind in _KINDS}
 def task_kind(info: TaskInfo, reading: Reading | None = None) -> TaskKind:
     """Return what encodes, decodes and scores the task; without `reading`, in the usual way."""
     return KINDS[info.kind](info, reading)
-
-
-def selecting_metrics(kind: Kind) -> tuple[str, ...]:
-    """Return the metrics that can select a model, the default first; higher is better for all."""
-    return tuple(name for name, metric in KINDS[kind].metrics.items() if metric.selects)

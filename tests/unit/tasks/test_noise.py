@@ -1,47 +1,20 @@
 """Typing errors: one in a word that is altered, at the rate asked for; every target stays right."""
 
-from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.data.files import add_errors
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, Text
 
-ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
-TYPED = {a + b for row in ROWS for a, b in pairwise(row)}
-
 
 def made_up(count: int, seed: int = 0) -> list[str]:
     """Words of small letters, of one letter to eleven."""
     rng = np.random.default_rng(seed)
-    letters = [*"".join(ROWS)]
+    letters = [*"abcdefghijklmnopqrstuvwxyz"]
     return ["".join(rng.choice(letters, rng.integers(1, 12))) for _ in range(count)]
-
-
-def distance(a: str, b: str) -> int:
-    """Insertions, deletions, replacements and swaps of neighbours (optimal string alignment)."""
-    rows = [list(range(len(b) + 1))]
-    for i, x in enumerate(a, start=1):
-        rows.append([i])
-        for j, y in enumerate(b, start=1):
-            ways = [rows[i - 1][j] + 1, rows[i][j - 1] + 1, rows[i - 1][j - 1] + (x != y)]
-            if i > 1 and j > 1 and (x, a[i - 2]) == (b[j - 2], y):
-                ways.append(rows[i - 2][j - 2] + 1)
-            rows[i].append(min(ways))
-    return rows[-1][-1]
-
-
-def way(word: str, changed: str) -> str:
-    if len(word) != len(changed):
-        return "drop" if len(word) > len(changed) else "insert"
-    places = [n for n, (a, b) in enumerate(zip(word, changed, strict=True)) if a != b]
-    return "swap" if len(places) == 2 else "replace"
 
 
 def test_each_altered_word_has_one_error_inside_and_the_rate_is_that_asked_for() -> None:
@@ -55,39 +28,17 @@ def test_each_altered_word_has_one_error_inside_and_the_rate_is_that_asked_for()
         said[rate] = [word for copy in copies for word in copy.text.split(" ")]
         pairs = list(zip(words, said[rate], strict=True))
         altered[rate] = {n for n, (word, changed) in enumerate(pairs) if word != changed}
-        can = sum(len(word) >= 4 for word in words)
+        can = sum(len(word) >= 4 and len({*word[1:-1]}) > 1 for word in words)
         assert abs(len(altered[rate]) - rate * can) <= 4 * np.sqrt(rate * (1 - rate) * can)
         for n in altered[rate]:
             word, changed = pairs[n]
-            assert distance(word, changed) == 1
-            assert (word[0], word[-1], len(word) >= 4) == (changed[0], changed[-1], True)
+            first, second = (m for m in range(len(word)) if word[m] != changed[m])
+            assert 0 < first == second - 1 < len(word) - 2
+            assert (word[first], word[second]) == (changed[second], changed[first])
     assert altered[0.1] < altered[0.3] < altered[1.0]
     assert all(said[0.1][n] == said[0.3][n] == said[1.0][n] for n in altered[0.1])
-    ways = Counter(way(words[n], said[1.0][n]) for n in altered[1.0])
-    assert all(abs(count / ways.total() - 0.25) < 0.04 for count in ways.values())
-    assert len(ways) == 4
-    for n in altered[1.0]:
-        if way(words[n], said[1.0][n]) == "replace":
-            [pair] = [a + b for a, b in zip(words[n], said[1.0][n], strict=True) if a != b]
-            assert {pair, pair[::-1]} & TYPED, "the key beside it"
     other = add_errors(texts, 0.3, seed=4)
     assert " ".join(copy.text for copy in other).split(" ") != said[0.3]
-
-
-LETTERS = st.text("abcdeLll 12,.é中文字是\n", max_size=60)
-
-
-@settings(max_examples=150)
-@given(LETTERS, st.integers(0, 60), st.integers(1, 20), st.integers(0, 9))
-def test_an_answer_stays_where_it_says(context: str, start: int, length: int, seed: int) -> None:
-    context = f"{context} enough words here"
-    start = min(start, len(context) - 1)
-    answer = Answer(context[start : start + length], start)
-    asked = Question("a:1", "1", "Which words are here?", context, (answer,))
-    [copy] = add_errors([asked], 1.0, seed)
-    [moved] = copy.answers
-    assert copy.context[moved.start : moved.start + len(moved.text)] == moved.text == answer.text
-    assert copy.question != asked.question
 
 
 def test_every_kind_keeps_its_targets_and_what_it_has_none_of() -> None:
@@ -97,7 +48,7 @@ def test_every_kind_keeps_its_targets_and_what_it_has_none_of() -> None:
         Text("a", "some words", None, ("a", "b")),
         Tagged("a", ("some", "of", "longer-words", "."), ("O", "O", "B-X", "O")),
         ChoiceExample("a", "some words", None, ("longer", "words"), 1),
-        Question("a", "1", "some words", "other words", ()),
+        Question("a", "1", "some words", "other words", (Answer("other", 0),)),
         Question("a", "1", "some words", "other words", None),
     ]
     for example in examples:
@@ -109,6 +60,8 @@ def test_every_kind_keeps_its_targets_and_what_it_has_none_of() -> None:
         assert (getattr(copy, "question", 0) is None) == (getattr(example, "question", 0) is None)
         words = getattr(example, "words", None)
         assert words is None or len(copy.words) == len(words)
+        if isinstance(example, Question):
+            assert copy.context == example.context, "its answers are places in it"
 
 
 def test_a_copy_without_an_error_is_refused() -> None:

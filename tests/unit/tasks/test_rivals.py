@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.compare import RivalRun, run_rival
 from rungwise.tasks.interface import task_kind
-from rungwise.tasks.kinds.examples import ChoiceExample, Tagged, TaskInfo, Text, write_examples
+from rungwise.tasks.kinds.examples import Tagged, TaskInfo, Text, write_examples
 from rungwise.tasks.kinds.rivals import STRENGTHS
 from tests.summaries import task_of
 
@@ -157,19 +157,6 @@ def test_a_word_is_tagged_by_its_suffix_and_its_neighbours(folder: Folder) -> No
     assert [len(each["tags"]) for each in result.predictions] == [7, 0]
 
 
-def test_an_option_is_chosen_by_what_right_ones_have_in_common(folder: Folder) -> None:
-    def example(number: int) -> ChoiceExample:
-        options = [f"wrong {number + 1}", f"wrong {number}", f"wrong {number + 3}"]
-        options[number % 3] = f"proper {number}"
-        return ChoiceExample("x", f"context {number}", None, tuple(options), number % 3)
-
-    parts = {"train": range(8), "validation": range(8, 12), "test": range(12, 20)}
-    splits: Splits = {split: [example(n) for n in numbers] for split, numbers in parts.items()}
-    result = run(folder, TaskInfo("choice", (), False, "accuracy"), splits)
-    assert [each["option"] for each in result.predictions] == [n % 3 for n in parts["test"]]
-    assert all(sum(each["probabilities"]) == pytest.approx(1) for each in result.predictions)
-
-
-@pytest.mark.parametrize("kind", ["span", "generation"])
+@pytest.mark.parametrize("kind", ["span", "choice", "generation"])
 def test_kinds_that_nobody_solves_by_counts_have_no_rival(kind: str) -> None:
     assert task_kind(TaskInfo(kind, (), False, "f1")).rivals() == ()

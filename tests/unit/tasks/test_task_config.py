@@ -30,11 +30,6 @@ def task(**keys: Any) -> FilesTaskConfig:
         ({"train": "a", "test": "b"}, "expected test or task.test_fraction, both are set"),
         ({"train": "a", "test_fraction": 0.8}, "leave nothing to train on"),
         ({"train": "a", "train_examples": 0}, r"task\.train_examples"),
-        (
-            {"train": "a", "metric": "pearson"},
-            "metric: expected one of accuracy, macro_f1, f1, "
-            "matthews for classification, found 'pearson'",
-        ),
         ({"train": "a", "format": FORM | {"columns": {"text": 0}}}, "a task needs a column for"),
         (
             {"train": "a", "format": FORM | {"split": {"column": 2, "train": "t", "test": "e"}}},
@@ -49,8 +44,6 @@ def task(**keys: Any) -> FilesTaskConfig:
             },
             r"test and task\.format\.split\.test go together",
         ),
-        ({"train": "a", "format": SCORES, "metric": "mean_squared_error"}, "pearson, spearman for"),
-        ({"train": "a", "positive": "x", "format": SCORES}, "which regression has not"),
     ],
 )
 def test_a_bad_block_is_refused(keys: dict[str, Any], message: str) -> None:

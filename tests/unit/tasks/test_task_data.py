@@ -107,7 +107,6 @@ def test_a_block_of_the_reference_reads_the_real_files_whole(
         assert summary.irregular["train"] == {
             "answers_dropped_as_not_in_the_context": 200,
             "damaged_examples_dropped": 3,
-            "words_dropped_with_damage": 20,  # between blanks, of which Chinese has few
         }
         dropped["train"] = 3
     for split, reasons in summary.irregular.items():

@@ -13,10 +13,11 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, check_task
+from rungwise.models.trained.generation import Sampling
 from rungwise.report.comparison import gather_errors, write_comparison
 from rungwise.report.page import environment
 from rungwise.report.variants import gather_comparison
-from rungwise.serving.predictor import Predictor, make_trial
+from rungwise.serving.predictor import Predictor, try_texts
 from rungwise.tasks.building import build_task
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.interface import KINDS, task_kind
@@ -124,9 +125,8 @@ def test_a_toy_kind_is_one_file_a_line(tmp_path: Path, monkeypatch: pytest.Monke
     html = section.render(environment(), "report")
     assert "how many there are in a text" in html
     assert "median" in html
-    trial = make_trial(Predictor(evaluation.folder))
-    assert trial.fields == ("text",)
-    assert float(trial.answer("here word1")) >= 0
+    answer = try_texts(Predictor(evaluation.folder), ["here word1"], Sampling())
+    assert float(answer) >= 0
 
     kind = task_kind(known.info)
     check_task(validate(FinetuneConfig, longer), known.info)

@@ -18,14 +18,8 @@ from rungwise.tasks.kinds.examples import Answer, Question
 from rungwise.tasks.kinds.items import Frame, Item, Row, locate, windows
 from rungwise.tasks.kinds.kind import Outputs, Reading
 from rungwise.tasks.scoring import metrics
-from rungwise.tokenizer import (
-    ByteBpeConfig,
-    CharacterConfig,
-    UnigramConfig,
-    WordConfig,
-    WordPieceConfig,
-    train,
-)
+from rungwise.tokenizer import ByteBpeConfig, CharacterConfig, WordConfig, WordPieceConfig, train
+from tests import toy_tokenizers
 from tests.conftest import made_up_sentences
 from tests.task_cases import SPAN, perfect_logits
 
@@ -47,7 +41,7 @@ def tokenizers() -> dict[str, Tokenizer]:
             WordPieceConfig(vocab_size=120, min_frequency=1, lowercase=False), text
         ),
         "byte_bpe": train(ByteBpeConfig(vocab_size=300, min_frequency=1), text),
-        "unigram": train(UnigramConfig(vocab_size=70), text),
+        "unigram": toy_tokenizers.unigram(text, 70),
         "character": train(CharacterConfig(vocab_size=60), text),
         "word": train(WordConfig(vocab_size=60, min_frequency=1), text),
     }

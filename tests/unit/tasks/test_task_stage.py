@@ -32,6 +32,7 @@ from tests.task_cases import files_task
 from tests.training_runs import Notes
 
 TABLE = {"kind": "table", "columns": {"text": 0, "label": 1}, "header": False}
+SCORES = TABLE | {"columns": {"text": 0, "score": 1}}
 
 
 @pytest.fixture(autouse=True)
@@ -110,13 +111,14 @@ def test_labels_are_in_the_stated_order_or_sorted_by_number(tmp_path: Path) -> N
     assert notes.notes == ["no training example has the label third"]
 
 
-def test_f1_is_that_of_the_label_that_is_named_and_this_is_said(tmp_path: Path) -> None:
+def test_f1_is_that_of_the_second_label_and_this_is_said(tmp_path: Path) -> None:
     train = "".join(f"text {n}\t{['hateful', 'normal'][n % 3 > 0]}\n" for n in range(90))
-    for keys, positive in (({}, "normal"), ({"positive": "hateful"}, "hateful")):
+    stated = TABLE | {"labels": ["normal", "hateful"]}
+    for form, positive in ((TABLE, "normal"), (stated, "hateful")):
         notes = Notes()
-        summary, task = made(tmp_path, notes, train=train, metric="f1", **keys)
+        summary, task = made(tmp_path, notes, format=form, train=train, metric="f1")
         assert task_kind(summary.info).positive == positive
-        assert f"f1 is that of the label '{positive}'; data.positive sets it" in notes.notes
+        assert f"f1 is that of the label '{positive}', the second one" in notes.notes
         test = read_examples(task, "test")
         gold = [example.target for example in test]
         predicted = [["normal", "hateful"][n % 2] for n in range(len(gold))]
@@ -149,7 +151,7 @@ UNSEEN: dict[str, Any] = {
 def test_a_label_that_training_never_has_is_refused_with_its_place(tmp_path: Path) -> None:
     message = (
         r"data\.test: test\.tsv:2: the label 'bb' of this test example is on no training example "
-        r"\(did you mean 'b'\?\); the labels there are a, b; .* data\.unseen_labels to drop or keep"
+        r"\(did you mean 'b'\?\); the labels there are a, b; .* data\.unseen_labels to keep"
     )
     with pytest.raises(DataError, match=message):
         made(tmp_path, **UNSEEN)
@@ -159,11 +161,7 @@ def test_a_label_that_training_never_has_is_refused_with_its_place(tmp_path: Pat
         made(tmp_path, format={"kind": "conll"}, **keys)
 
 
-def test_an_unseen_label_can_be_dropped_or_kept_and_is_counted(tmp_path: Path) -> None:
-    dropped, _ = made(tmp_path, **UNSEEN, unseen_labels="drop")
-    assert dropped.info.labels == ("a", "b")
-    assert dropped.examples.test == 1
-    assert dropped.irregular == {"test": {"examples_dropped_with_a_label_unseen_in_training": 1}}
+def test_an_unseen_label_can_be_kept_and_is_counted(tmp_path: Path) -> None:
     notes = Notes()
     kept, _ = made(tmp_path, notes, **UNSEEN, unseen_labels="keep")
     assert kept.info.labels == ("a", "b", "bb")
@@ -196,11 +194,12 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
     with pytest.raises(DataError) as error:
         made(tmp_path, validation=train, **keys)
     assert str(error.value) == (
-        "data.train: train.tsv:37: the sentence that begins here has the tag 'BLOC', which marks "
-        "no span (did you mean 'B-LOC'?), while the others do (B-LOC, B-ORG); mend the file, or "
-        "set data.metric to accuracy to score words"
+        f"{tmp_path}/train.tsv:37: expected a tag that marks a span, as most do (did you mean "
+        "'B-LOC'?), found 'BLOC'; rewrite the tag, or set data.format.scheme to as_is to take the "
+        "tags as labels of words"
     )
-    summary, _ = made(tmp_path, validation=train, metric="accuracy", **keys)
+    keys["format"] = {"kind": "conll", "scheme": "as_is"}
+    summary, _ = made(tmp_path, validation=train, **keys)
     assert summary.info.metric == "accuracy"
 
 
@@ -217,16 +216,18 @@ def test_a_mistyped_tag_is_named_and_does_not_change_the_metric(tmp_path: Path) 
         ),
         ({"train": rows(90, "a")}, r"data\.train: expected two labels or more, found only a"),
         ({"train": rows(90), "train_examples": 91}, r"examples is 91, but train has \d+ examples"),
-        ({"train": rows(90), "positive": "c"}, r"one of two labels, found 'c' of a, b"),
         (
             {
-                "train": "a O\n\nb B-X\n\n" * 5 + "w\n" + "w O\n" * 10,
+                "train": "a O\n\nb B-X\n\n" * 5 + "w\n\n" * 11,
                 "format": {"kind": "conll", "on_error": "drop"},
             },
-            r"data\.train: expected most words to be sound, found 10 that are and 11 that are not "
-            r"\(1 damaged examples dropped, 11 words dropped with damage\)",
+            r"data\.train: expected most examples to be sound, found 10 that are and 11 that are",
         ),
         ({"train": rows(90, "abc"), "train_examples": 2}, r"2, but there are 3 labels \(a, b, c\)"),
+        (
+            {"train": rows(90, "12"), "format": SCORES, "metric": "mean_squared_error"},
+            r"data\.metric: mean_squared_error does not fit .*; use pearson or spearman",
+        ),
         (
             {"train": rows(90, "abc"), "metric": "f1"},
             r"data\.metric: f1 does not fit the labels of this task \(.*\); use accuracy or macro",
@@ -252,7 +253,7 @@ def test_an_untrainable_task_is_refused(tmp_path: Path, keys: dict[str, Any], me
     ("form", "row", "metric"),
     [
         (TABLE, "text {n}\t{label}", "accuracy"),
-        (TABLE | {"columns": {"text": 0, "score": 1}}, "text {n}\t3.5", "pearson"),
+        (SCORES, "text {n}\t3.5", "pearson"),
         ({"kind": "conll"}, "word{n} I-A\nword O\n", "f1"),
         ({"kind": "conll"}, "word{n} B-A\nword E-A\n", "f1"),
         ({"kind": "conll"}, "word{n} B\nword E\nword S\n", "f1"),

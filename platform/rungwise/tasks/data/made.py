@@ -1,7 +1,6 @@
 """Tasks that a rule makes of any corpus, without labels from people.
 
     next_paragraph    a pair   does the second paragraph follow the first in its document?
-    missing_word      choice   which of four words of like frequency stands here?
     capitals          tags     which words begin with a capital, and which end a sentence?
     paragraph_label   a label  which origin (library) of the corpus does the paragraph have?
 
@@ -22,16 +21,7 @@ from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import MadeTaskConfig, ParagraphTaskConfig
 from rungwise.tasks.data.files import LoadedTask
-from rungwise.tasks.interface import selecting_metrics
-from rungwise.tasks.kinds.examples import (
-    SPLITS,
-    ChoiceExample,
-    Example,
-    Kind,
-    Tagged,
-    TaskInfo,
-    Text,
-)
+from rungwise.tasks.kinds.examples import SPLITS, Example, Kind, Tagged, TaskInfo, Text
 from rungwise.tokenizer.mask_units import HAN
 from rungwise.tokenizer.token_text import document_hash
 
@@ -116,19 +106,13 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 
 _VALIDATION = 0.3  # share of the stretches of training text
 _STRETCH = 50  # paragraphs
-_OPTIONS, _REACH = 4, 20  # words to choose from, and how far apart in rank they may be
 _FEWEST = 20  # examples of a split
-_LEAST = 10  # occurrences of a word to choose from
-_LEFT_WORDS, _RIGHT_WORDS = 3, 2  # the fewest before and after a missing word
-_BEFORE, _AFTER = 5, 3  # the most: a small model learns more from short rows, and sooner
 FOLLOWS, ELSEWHERE = "follows", "elsewhere"
 # Tags of one word, so that the score is the F1 of marked words and not the many unmarked ones.
 CAPITAL, END, BOTH, PLAIN = "S-capital", "S-end", "S-capital_end", "O"
 
 _UNIT = re.compile(rf"[{HAN}]|[^\s{HAN}]+")  # a word with its punctuation
 _END_MARKS = " .!?\u2026\u3002\uff01\uff1f\u0964\"'\u201d\u2019"
-
-Paragraphs = Sequence[Paragraph]
 
 
 def load(config: MadeTaskConfig, corpus: Artifact) -> LoadedTask:
@@ -141,12 +125,12 @@ def load(config: MadeTaskConfig, corpus: Artifact) -> LoadedTask:
         if repeated[each.text] == 1 and config.minimum_words <= size <= config.maximum_words:
             stretch = each.number // _STRETCH
             pools[_draw_split(each, _VALIDATION, config.seed, stretch)].append(each)
-    kind, labels, make = _RULES[config.kind]
+    kind, metric, labels, make = _RULES[config.kind]
     splits: dict[str, list[Example]] = {}
     notes = []
     for split in SPLITS:
         number = getattr(config, f"{split}_examples")
-        splits[split] = list(islice(make(pools[split], paragraphs, number, config.seed), number))
+        splits[split] = list(islice(make(pools[split], number, config.seed), number))
         result = f"the corpus gives {len(splits[split])} examples of {config.kind} for {split}"
         if len(splits[split]) < min(number, _FEWEST):
             raise DataError(
@@ -157,13 +141,10 @@ def load(config: MadeTaskConfig, corpus: Artifact) -> LoadedTask:
         if len(splits[split]) < number:
             notes.append(f"{result}, and data.{split}_examples is {number}")
     pair = config.kind == "next_paragraph"
-    metric, *_ = selecting_metrics(kind)
     return LoadedTask(TaskInfo(kind, labels, pair=pair, metric=metric), splits, notes=notes)
 
 
-def pair_paragraphs(
-    pool: Paragraphs, whole: Paragraphs, number: int, seed: int
-) -> Iterator[Example]:
+def pair_paragraphs(pool: Sequence[Paragraph], number: int, seed: int) -> Iterator[Example]:
     """Two paragraphs: half of them neighbours, half with the second of another such pair.
 
     Seconds change places with each other, so that no second tells by itself which kind it is of.
@@ -183,34 +164,7 @@ def pair_paragraphs(
         yield Text(_where(first), first.text, other.text, target=target)
 
 
-def remove_words(pool: Paragraphs, whole: Paragraphs, number: int, seed: int) -> Iterator[Example]:
-    """The words before a missing word, and how they go on with it or with others of like frequency
-    in the whole text."""
-    words = LikeWords(count_words(each.text for each in whole), _LEAST)
-    for paragraph in in_turns(pool, seed):
-        sentence = max(paragraph.sentences, key=len)
-        matches = list(PLAIN_WORD.finditer(sentence))[_LEFT_WORDS:-_RIGHT_WORDS]
-        matches = [match for match in matches if match[0] in words]
-        if not matches:
-            continue
-        gap = min(matches, key=lambda match: text_hash(seed, sentence, match.start()))
-        others = words.draw(gap[0], _OPTIONS - 1, _REACH, seed, sentence)
-        if len(others) < _OPTIONS - 1:
-            continue
-        options = sorted((gap[0], *others), key=lambda word: text_hash(seed, word, sentence, 1))
-        before = list(_UNIT.finditer(sentence, endpos=gap.start()))[-_BEFORE:]
-        after = list(_UNIT.finditer(sentence, gap.end()))[:_AFTER]
-        end = after[-1].end() if after else gap.end()
-        yield ChoiceExample(
-            _where(paragraph),
-            sentence[before[0].start() : gap.start()].rstrip(),
-            None,
-            tuple(option + sentence[gap.end() : end] for option in options),
-            target=options.index(gap[0]),
-        )
-
-
-def mark_capitals(pool: Paragraphs, whole: Paragraphs, number: int, seed: int) -> Iterator[Example]:
+def mark_capitals(pool: Sequence[Paragraph], number: int, seed: int) -> Iterator[Example]:
     """The words of a paragraph in small letters, without the marks that end its sentences."""
     for paragraph in in_turns(pool, seed):
         pairs = [pair for sentence in paragraph.sentences for pair in _tag_words(sentence)]
@@ -243,11 +197,10 @@ def _where(paragraph: Paragraph) -> str:
     return f"{paragraph.document}, paragraph {paragraph.number + 1}"
 
 
-_Rule = Callable[[Paragraphs, Paragraphs, int, int], Iterator[Example]]
-_RULES: Mapping[str, tuple[Kind, tuple[str, ...], _Rule]] = {
-    "next_paragraph": ("classification", (ELSEWHERE, FOLLOWS), pair_paragraphs),
-    "missing_word": ("choice", (), remove_words),
-    "capitals": ("tagging", (PLAIN, CAPITAL, BOTH, END), mark_capitals),
+_Rule = Callable[[Sequence[Paragraph], int, int], Iterator[Example]]
+_RULES: Mapping[str, tuple[Kind, str, tuple[str, ...], _Rule]] = {
+    "next_paragraph": ("classification", "accuracy", (ELSEWHERE, FOLLOWS), pair_paragraphs),
+    "capitals": ("tagging", "f1", (PLAIN, CAPITAL, BOTH, END), mark_capitals),
 }
 
 
@@ -271,11 +224,10 @@ def load_paragraphs(config: ParagraphTaskConfig, corpus: Artifact) -> LoadedTask
     enough.sort(key=lambda label: (-len(pools[label]["test"]), label))
     labels = sorted(enough[: config.num_labels])
     if len(labels) < config.num_labels:
-        counts = {label: {split: len(pools[label][split]) for split in SPLITS} for label in pools}
         raise DataError(
             f"data.num_labels is {config.num_labels}, but only {len(labels)} labels of the corpus "
             f"have the paragraphs asked for ({needed}); lower num_labels or the *_per_label "
-            f"numbers, raise corpus.held_out_fraction, or add text. Found: {counts}"
+            "numbers, raise corpus.held_out_fraction, or add text"
         )
     splits = {
         split: [

@@ -4,7 +4,6 @@ pairs. A task fits in memory, so there is no Ray Data here.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,13 +42,21 @@ def build_task_text(
 ) -> CorpusSummary:
     """Write the corpus of the input `task` to `output`.
 
-    Raises DataError if there is too little text for both a training and a held-out part.
+    Raises DataError if there is too little text for both a training and a held-out part,
+    ConfigError if the config selects by labels that the examples do not have.
     """
+    examples = read_examples(inputs["task"], _SPLIT)
+    if config.labels is not None:
+        if not all(isinstance(each.gold, str) for each in examples):
+            raise ConfigError(
+                f"task_text.labels is {config.labels}, but not every example of the task is a text "
+                "with a label; leave it out, or take another task"
+            )
+        examples = [each for each in examples if each.gold in config.labels]
     rules = DocumentRules(
         minimum_characters=1, held_out_fraction=config.held_out_fraction, seed=config.seed
     )
-    raw_documents = documents(select_examples(config, read_examples(inputs["task"], _SPLIT)))
-    summary = write_corpus([raw_documents], rules, _TASK, output)
+    summary = write_corpus([documents(examples)], rules, _TASK, output)
     for split, direction in (("validation", "raise"), ("train", "lower")):
         if not getattr(summary.documents, split):
             raise DataError(
@@ -58,25 +65,6 @@ def build_task_text(
                 f"(now {config.held_out_fraction}), or use a task with more examples"
             )
     return summary
-
-
-def select_examples(config: TaskTextConfig, examples: Sequence[Example]) -> Sequence[Example]:
-    """Return the examples that the config keeps.
-
-    Raises ConfigError if it selects by labels or scores that the examples do not have.
-    """
-    for key, kind in (("labels", str), ("minimum_score", float)):
-        value: Any = getattr(config, key)
-        if value is None:
-            continue
-        if not all(isinstance(each.gold, kind) for each in examples):
-            raise ConfigError(
-                f"task_text.{key} is {value}, but not every example of the task is a text with "
-                f"a {'label' if kind is str else 'score'}; leave it out, or take another task"
-            )
-        keeps = value.__contains__ if kind is str else value.__le__
-        examples = [each for each in examples if keeps(each.gold)]
-    return examples
 
 
 def documents(examples: Sequence[Example]) -> Iterator[RawDocument]:
@@ -105,8 +93,8 @@ def encode_pairs(
 ) -> TokensSummary:
     """Encode the pairs of the input `task` with the input `tokenizer`.
 
-    Raises DataError if the task is neither a classification of pairs nor one of generation, if its
-    training pairs have only one label, or if a label is not among those of the task.
+    Raises DataError if the task is neither a classification of pairs nor one of generation, or if
+    its training pairs have only one label.
     """
     info = TaskSummary.of(inputs["task"]).info
     kind = task_kind(info)
@@ -164,15 +152,8 @@ def encode_pairs(
 def encode_examples(
     examples: Sequence[Text], info: TaskInfo, encoder: TextEncoder
 ) -> tuple[TokenisedText, int]:
-    """Encode pairs, without those of which a text has no tokens, and count their bytes of UTF-8.
-    Raises DataError if a label is not among those of the task."""
+    """Encode pairs, without those of which a text has no tokens, and count their bytes of UTF-8."""
     numbers: dict[object, int] = {label: number for number, label in enumerate(info.labels)}
-    for example in examples:
-        if numbers and example.target not in numbers:
-            raise DataError(
-                f"{example.where}: the label {example.target!r} is not among the training labels; "
-                "set unseen_labels of that task to drop"
-            )
     encoded = encoder.encode(_texts(examples))
     keep = encoded.lengths.reshape(-1, 2).min(axis=1) > 0
     lengths = encoded.lengths[np.repeat(keep, 2)]

@@ -18,8 +18,7 @@ from rungwise.corpus.config import DETECT, has_ascii_breaks
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 from rungwise.tasks.kinds.examples import Damage, Example, Kind, check_encodable
 
-# Counters of damaged examples, and of the words that they held.
-DROPPED, WORDS_DROPPED = "damaged_examples_dropped", "words_dropped_with_damage"
+DROPPED = "damaged_examples_dropped"  # their counter
 _SHOWN = 60
 _NAMES_SHOWN = 20
 
@@ -59,19 +58,14 @@ class FormatConfig(Config, ABC):
         return files
 
     @contextlib.contextmanager
-    def skip_damage(
-        self, counts: Counter[str], content: Any, counter: str = DROPPED
-    ) -> Iterator[None]:
-        """Skip what raises Damage if `on_error` is drop; count it, and the words of its `content`:
-        a single fault can hide most of a file."""
+    def skip_damage(self, counts: Counter[str], counter: str = DROPPED) -> Iterator[None]:
+        """Skip what raises Damage if `on_error` is drop, and count it."""
         try:
             yield
         except Damage:
             if self.on_error == "error":
                 raise
             counts[counter] += 1
-            if words := count_words(content):
-                counts[WORDS_DROPPED] += words
 
     @property
     def stated_labels(self) -> tuple[str, ...]:
@@ -106,24 +100,6 @@ def label_name(value: str, labels: dict[str, str] | tuple[str, ...] | None, wher
         raise Damage.explain(where, "a label", "nothing", "labels")
     expected = f"one of the labels {join_names(labels)}"
     raise Damage.explain(where, expected, quote(value) + suggest(value, labels), "labels")
-
-
-def count_words(content: Any) -> int:
-    """Return the number of words, between blanks, of the texts in nested data."""
-    match content:
-        case str():
-            return len(content.split())
-        case Mapping():
-            return sum(map(count_words, content.values()))
-        case list() | tuple():
-            return sum(map(count_words, content))
-    return 0
-
-
-def count_damage(examples: Sequence[Example], counts: Counter[str]) -> dict[str, tuple[int, int]]:
-    """Return how many examples are damaged and how many sound, then the same of their words."""
-    sound = count_words([each.parts for each in examples]) if counts[WORDS_DROPPED] else 0
-    return {"examples": (counts[DROPPED], len(examples)), "words": (counts[WORDS_DROPPED], sound)}
 
 
 def read_bytes(file: SourceFile) -> bytes:

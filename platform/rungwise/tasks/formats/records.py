@@ -49,16 +49,6 @@ def read_cells(lines: Iterable[str], delimiter: str, *, quoting: bool) -> Reader
     return csv.reader(lines, delimiter=delimiter, quoting=style, strict=True)
 
 
-def read_rows(
-    file: SourceFile, encoding: str, delimiter: str, *, quoting: bool
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the `number_rows` of a file."""
-    text = read_text(file, encoding)
-    remedy = "set data.format.quoting to false if quotes are characters like others"
-    rows = read_cells(io.StringIO(text, newline=""), delimiter, quoting=quoting)
-    yield from number_rows(rows, file.uri, remedy + explain_escapes(text))
-
-
 def number_rows(rows: Reader, source: str, remedy: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of each row that is not blank, with the line that the row begins on.
     Raises DataError, with `source`, the line and a `remedy`, if quotes do not match."""
@@ -73,11 +63,6 @@ def number_rows(rows: Reader, source: str, remedy: str) -> Iterator[tuple[int, l
             f"{source}:{line}: the quotes of this row do not match ({error}); mend the row, or "
             f"{remedy}"
         ) from None
-
-
-def explain_escapes(text: str) -> str:
-    """Return advice on quotes that are escaped by a backslash; "" if there are none."""
-    return '; a quote is written \\" where it must be doubled: ""' if '\\"' in text else ""
 
 
 def is_columnar(content: bytes) -> bool:
@@ -257,13 +242,6 @@ class RecordsFormat(FormatConfig):
 
     @model_validator(mode="after")
     def _layout(self) -> RecordsFormat:
-        places = {key: _columns(value) for key, value in self.named_columns().items()}
-        names = [key for key, each in places.items() if any(isinstance(c, str) for c in each)]
-        indexes = [key for key, each in places.items() if any(isinstance(c, int) for c in each)]
-        if self.layout != "delimited" and indexes:
-            raise ValueError(f"{indexes[0]} is an index, but JSON fields have names")
-        if self.layout == "delimited" and not self.header and names:
-            raise ValueError(f"{names[0]} is a name, but header is false; use an index from 0")
         if self.layout == "delimited" and self.each:
             raise ValueError("each is a list inside of JSON; set layout to json or json_lines")
         if self.rest_of_line and self.quoting:
@@ -284,8 +262,10 @@ class RecordsFormat(FormatConfig):
     def _from_cells(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         indexes: dict[str, int | list[int]] = {}
         width = 0
-        rows = read_rows(file, self.encoding, self.delimiter, quoting=self.quoting)
-        for line, cells in rows:
+        text = io.StringIO(read_text(file, self.encoding), newline="")
+        rows = read_cells(text, self.delimiter, quoting=self.quoting)
+        remedy = "set data.format.quoting to false if quotes are characters like others"
+        for line, cells in number_rows(rows, file.uri, remedy):
             where = f"{file.uri}:{line}"
             if not indexes:
                 header = [cell.strip() for cell in cells]
@@ -304,7 +284,7 @@ class RecordsFormat(FormatConfig):
                     continue
             if self.rest_of_line and len(cells) > width:
                 cells = [*cells[: width - 1], self.delimiter.join(cells[width - 1 :])]
-            with self.skip_damage(counts, cells):
+            with self.skip_damage(counts):
                 if len(cells) < width or (len(cells) > width and not self.extra_columns):
                     raise Damage.explain(
                         where,
@@ -320,12 +300,12 @@ class RecordsFormat(FormatConfig):
 
     def _from_json(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
         for place, record in read_objects(self, self.layout, file, counts):
-            with self.skip_damage(counts, record):
+            with self.skip_damage(counts):
                 records = [(place, record)]
                 if self.each:
                     records = list_records(record, self.each, place, file.uri, "data.format.each")
                 for at, fields in records:
-                    with self.skip_damage(counts, fields):
+                    with self.skip_damage(counts):
                         yield at, self._values(fields, f"{file.uri}:{at}")
 
     def _values(self, record: dict[str, Any], where: str) -> dict[str, Any]:
@@ -347,7 +327,7 @@ def read_objects(
         remedy = "mend the line, or change data.format.layout"
         for line, text in enumerate(split_lines(read_text(file, form.encoding)), start=1):
             if text.strip():
-                with form.skip_damage(counts, text):
+                with form.skip_damage(counts):
                     value = parse_json(text, file.uri, line, problem, remedy)
                     yield str(line), require_object(value, f"{file.uri}:{line}")
         return
@@ -363,7 +343,7 @@ def read_objects(
             "data.format.layout (json_lines has an object on each line) or data.format.kind"
         )
     for number, each in enumerate([data] if isinstance(data, dict) else data, start=1):
-        with form.skip_damage(counts, each):
+        with form.skip_damage(counts):
             yield f"item {number}", require_object(each, f"{file.uri}, item {number}")
 
 

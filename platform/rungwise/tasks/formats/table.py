@@ -1,5 +1,6 @@
 """Files with an example per row or object: texts and pairs, questions with options, and SQuAD."""
 
+import itertools
 import math
 import re
 import string
@@ -32,7 +33,6 @@ from rungwise.tasks.formats.records import (
 )
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Kind, Question, Text
 
-_DECIMAL_COMMA = re.compile(r"[-+]?\d*,(?:\d{1,2}|\d{4,})")
 # A list that was written as text: of JSON, Python (in pandas' CSV) or NumPy, which has no commas.
 _LIST = re.compile(r"\s*\[([^\[\]]*)\]\s*")
 _ITEM = re.compile(r"""'([^']*)'|"([^"]*)"|([^\s,'"][^,'"]*)""")
@@ -91,18 +91,11 @@ class TableFormat(RecordsFormat):
             return "generation"
         return "classification" if self.columns.score is None else "regression"
 
-    @property
-    def stated_labels(self) -> tuple[str, ...]:
-        several = self.columns.labels
-        if self.labels is None and isinstance(several, tuple):
-            return tuple(map(str, several))
-        return super().stated_labels
-
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
         """Yield the examples of a file; their target is None if there is no target column."""
         for line, row in self.records(file, split, counts):
             where = f"{file.uri}:{line}"
-            with self.skip_damage(counts, row):
+            with self.skip_damage(counts):
                 values = self._values_of_labels(row, where)
                 score = [plain(row["columns.score"])] if "columns.score" in row else []
                 if not {*self.skip_labels}.isdisjoint([*values, *score]):
@@ -136,9 +129,7 @@ class TableFormat(RecordsFormat):
         return [_label_text(each, where) for each in several]
 
     def _score(self, value: Any, where: str) -> float:
-        # A comma before three digits may separate thousands, unless others separate columns.
-        is_comma = isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip())
-        if isinstance(value, str) and (is_comma or self.delimiter == ";"):
+        if isinstance(value, str) and self.delimiter == ";":
             value = value.replace(",", ".")
         try:
             # float(True) is 1.0, but `true` among scores is a mistake.
@@ -213,7 +204,7 @@ class ChoiceFormat(RecordsFormat):
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
         for line, row in self.records(file, split, counts):
-            with self.skip_damage(counts, row):
+            with self.skip_damage(counts):
                 where = f"{file.uri}:{line}"
                 options = _check_options(row["columns.options"], where)
                 target = self._target(row, options, where)
@@ -258,9 +249,6 @@ def _check_options(options: Any, where: str) -> tuple[str, ...]:
     return tuple(words(option, where, f"option {place}") for place, option in enumerate(options))
 
 
-_FIELDS = ("context", "id", "question", "answers")  # the words of a damaged question
-
-
 class SquadFormat(FormatConfig):
     """SQuAD JSON, version 1.1 or 2.0 (Rajpurkar et al. 2016, arXiv:1606.05250; 2018,
     arXiv:1806.03822), and data sets in the same form, such as CMRC 2018. Plausible answers of
@@ -277,7 +265,7 @@ class SquadFormat(FormatConfig):
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Question]:
         for place, entry in self._entries(file, counts):
-            with self.skip_damage(counts, [entry.get(key) for key in _FIELDS]):
+            with self.skip_damage(counts):
                 where = f"{file.uri}:{place}"
                 context = words(_value(entry, "context", where, str), where, "the context")
                 id_ = str(_value(entry, "id", where, str | int))
@@ -302,7 +290,7 @@ class SquadFormat(FormatConfig):
             yield from read_objects(self, self.layout, file, counts)
             return
         for place, record in read_objects(self, "json", file, counts):
-            with self.skip_damage(counts, record):
+            with self.skip_damage(counts):
                 lists = "data.paragraphs.qas"
                 yield from list_records(record, lists, place, file.uri, "data.format.layout")
 
@@ -311,7 +299,7 @@ class SquadFormat(FormatConfig):
     ) -> Iterator[Answer]:
         for number, answer in enumerate(stated):
             place = f"{where}, answers[{number}]"
-            with self.skip_damage(counts, "", "answers_dropped_as_not_in_the_context"):
+            with self.skip_damage(counts, "answers_dropped_as_not_in_the_context"):
                 if not isinstance(answer, dict):
                     raise Damage.explain(place, "an object", quote(answer), "kind")
                 text = words(_value(answer, "text", place, str), place, "the answer")
@@ -325,10 +313,7 @@ class SquadFormat(FormatConfig):
 
 def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
     texts, starts = (_value(lists, key, where, list) for key in ("text", "answer_start"))
-    if len(texts) != len(starts):
-        numbers = f"{len(texts)} texts and {len(starts)} starts"
-        raise Damage.explain(where, "a start for each answer", numbers)
-    pairs = zip(texts, starts, strict=True)
+    pairs = itertools.zip_longest(texts, starts)
     return [{"text": text, "answer_start": start} for text, start in pairs]
 
 

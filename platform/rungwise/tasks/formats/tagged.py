@@ -17,9 +17,9 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
@@ -32,20 +32,15 @@ from rungwise.tasks.formats.base import (
     quote,
     read_text,
     split_lines,
+    suggest,
     words,
 )
-from rungwise.tasks.formats.records import (
-    Layout,
-    RecordsFormat,
-    TextColumn,
-    get_nested,
-    require_object,
-)
+from rungwise.tasks.formats.records import RecordsFormat, TextColumn, get_nested, require_object
 from rungwise.tasks.kinds.examples import Tagged
 from rungwise.tokenizer.mask_units import HAN
 
-SPANS = re.compile(r"O|[BIMESLU]-.+")
-BARE = frozenset("BIMESLUO")  # tags without a type
+_SPANS = re.compile(r"O|[BIMESLU]-.+")
+_BARE = frozenset("BIMESLUO")  # tags without a type
 _SCHEMES = tuple(map(frozenset, ("BI", "IE", "BIES", "BMES", "BILU")))
 _BEGINS, _ENDS = "BSU", "ELSU"
 _BARE_TYPE = "span"
@@ -55,22 +50,21 @@ _OTHER_SPELLING = re.compile(r"[BIMESLUW][-_:/].+|.+[-_:/][BIMESLUW]")  # B_PER,
 def convert_sentences(sentences: Iterable[Tagged], places: Mapping[str, str]) -> Iterator[Tagged]:
     """Yield the sentences of a file with tags in IOB2; `places` has where each tag first stands.
 
-    Raises DataError for tags that mark spans in no known scheme.
+    Raises DataError for tags that mark spans in no known scheme, or that are mistyped.
     """
     if odd := find_odd_tag(places):
         tag, expected = odd
         raise DataError(
-            f"{places[tag]}: expected {expected}, found {tag!r}; the spans cannot be told, so "
-            "rewrite the tags, or set data.format.scheme to as_is to take them as labels of words"
+            f"{places[tag]}: expected {expected}, found {tag!r}; rewrite the tag, or set "
+            "data.format.scheme to as_is to take the tags as labels of words"
         )
     for sentence in sentences:
         yield replace(sentence, tags=tuple(to_iob2(sentence.tags or (), places)))
 
 
-def to_iob2(tags: Sequence[str], scheme: Collection[str] = ()) -> list[str]:
+def to_iob2(tags: Sequence[str], scheme: Collection[str]) -> list[str]:
     """Convert the tags of a sentence to IOB2. `scheme` are all tags of its file; if one belongs to
     no span scheme, nothing changes."""
-    scheme = scheme or {*tags}
     if not are_spans(scheme):
         return [*tags]
     iob2, inside = [], ""
@@ -82,30 +76,22 @@ def to_iob2(tags: Sequence[str], scheme: Collection[str] = ()) -> list[str]:
     return iob2
 
 
-def iob2_labels(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the tags that sentences tagged with `labels` can have after `to_iob2`."""
-    if not are_spans(labels):
-        return tuple(labels)
-    tags: dict[str, None] = {}
-    for tag in _add_type(labels, labels):
-        if tag != "O":
-            tags[f"B-{tag[2:]}"] = None
-        if tag[0] not in _BEGINS:
-            tags[tag if tag == "O" else f"I-{tag[2:]}"] = None
-    return tuple(tags)
-
-
 def are_spans(tags: Collection[str]) -> bool:
     """Tell whether the tags of a file mark spans."""
     marks = {*tags} - {"O"}
-    return bool(marks) and (all(map(SPANS.fullmatch, marks)) or _are_bare(tags))
+    return bool(marks) and (all(map(_SPANS.fullmatch, marks)) or _are_bare(tags))
 
 
 def find_odd_tag(tags: Collection[str]) -> tuple[str, str] | None:
-    """Return a tag that shows that the tags of a file mark spans in no known scheme, and what was
-    expected; None if the scheme is known, or if they mark no spans."""
+    """Return a tag that shows that the tags of a file mark spans in no known scheme, or that it is
+    mistyped among those that do, and what was expected; None if neither is so."""
     marked = sorted({*tags} - {"O"})
     if not are_spans(tags):
+        bare = [tag for tag in marked if tag in _BARE]
+        spans = [tag for tag in marked if _SPANS.fullmatch(tag)] or (bare if len(bare) > 2 else [])
+        others = [tag for tag in marked if tag not in spans]
+        if others and len(spans) > len(others) and ("O" in tags or spans == bare):
+            return others[0], f"a tag that marks a span, as most do{suggest(others[0], spans)}"
         spelt = "O" in tags and marked and all(map(_OTHER_SPELLING.fullmatch, marked))
         return (marked[0], "tags that are written as B-PER") if spelt else None
     marks = "".join(dict.fromkeys(tag[0] for tag in marked))
@@ -121,7 +107,7 @@ def find_odd_tag(tags: Collection[str]) -> tuple[str, str] | None:
 
 def _are_bare(tags: Collection[str]) -> bool:
     """Tell whether the tags mark spans without a type: B, I and O, or B, M, E and S."""
-    return BARE.issuperset(tags) and not ({"B", "S"}.isdisjoint(tags) and not {*"IE"} <= {*tags})
+    return _BARE.issuperset(tags) and not ({"B", "S"}.isdisjoint(tags) and not {*"IE"} <= {*tags})
 
 
 def _add_type(tags: Sequence[str], scheme: Collection[str]) -> Sequence[str]:
@@ -157,14 +143,6 @@ class _Layout:
 class _Tagging(FormatConfig):
     fixed_kind = "tagging"
 
-    # the allowed tags, as written in the file; null: any
-    labels: tuple[str, ...] | None = Field(default=None, min_length=1)
-
-    @property
-    def stated_labels(self) -> tuple[str, ...]:
-        names = super().stated_labels
-        return iob2_labels(names) if self.layout.to_iob2 else names
-
     @property
     @abstractmethod
     def layout(self) -> _Layout:
@@ -185,16 +163,14 @@ class _Tagging(FormatConfig):
         layout = self.layout
         for width, lines in _split_sentences(read_text(file, self.encoding), layout, counts):
             texts = tuple(c[layout.word] if len(c) == width else c[0] for _, c in lines)
-            with self.skip_damage(counts, texts):
-                tags = {}
+            with self.skip_damage(counts):
                 for line, cells in lines:
-                    where = f"{file.uri}:{line}"
-                    _check_cells(cells, width, where, layout)
-                    tags[where] = label_name(cells[layout.tag], self.labels, where)
+                    _check_cells(cells, width, f"{file.uri}:{line}", layout)
                 # Only now: tags of a sentence that is left out say nothing about the scheme.
-                for where, tag in tags.items():
-                    places.setdefault(tag, where)
-                yield Tagged(f"{file.name}:{lines[0][0]}", texts, tuple(tags.values()))
+                for line, cells in lines:
+                    places.setdefault(cells[layout.tag], f"{file.uri}:{line}")
+                tags = tuple(cells[layout.tag] for _, cells in lines)
+                yield Tagged(f"{file.name}:{lines[0][0]}", texts, tags)
 
 
 class ConllFormat(_Tagging):
@@ -259,22 +235,14 @@ def _split_sentences(
 
 def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) -> None:
     """Raise Damage if a line has no word and tag."""
-    if len(cells) != width:
-        expected, key = f"{width} columns, a word and its tag among them", "separator, word or tag"
-        content = f"{len(cells)}: {_join_cells(cells, layout)}"
-    elif layout.numbered and not cells[0].isdecimal():
-        expected, key = "a word's number in the first column of CoNLL-U", "kind to conll"
-        content = quote(cells[0])
-    elif not cells[layout.word] or not cells[layout.tag]:
-        expected, key = "a word and its tag", "word or tag"
-        content = _join_cells(cells, layout)
-    else:
+    is_word = not layout.numbered or cells[0].isdecimal()
+    if len(cells) == width and cells[layout.word] and cells[layout.tag] and is_word:
         return
-    raise Damage.explain(where, expected, content, key)
-
-
-def _join_cells(cells: Sequence[str], layout: _Layout) -> str:
-    return quote(("\t" if layout.tabs else " ").join(cells))
+    expected = f"{width} columns, a word and its tag among them"
+    if layout.numbered:
+        expected += ", and the word's number in the first"
+    line = quote(("\t" if layout.tabs else " ").join(cells))
+    raise Damage.explain(where, expected, f"{len(cells)}: {line}", "kind, separator, word or tag")
 
 
 _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
@@ -284,17 +252,13 @@ class _JsonTags(RecordsFormat):
     fixed_kind = "tagging"
 
     # a JSON object per line, one JSON array or object, or Parquet
-    layout: Layout = "json_lines"
+    layout: Literal["json_lines", "json", "parquet"] = "json_lines"  # pyright: ignore[reportIncompatibleVariableOverride]
     # {value in the file: name}, or a list of the allowed values; null: any value
     labels: Labels | None = None
 
-    @model_validator(mode="after")
-    def _json(self) -> Self:
-        if self.layout == "delimited":
-            raise ValueError(
-                "layout: expected json_lines, json or parquet; kind: conll is for columns"
-            )
-        return self
+    @property
+    def stated_labels(self) -> tuple[str, ...]:
+        return ()  # `labels` names what the file has, before it becomes IOB2
 
 
 class TokenColumns(Config):
@@ -311,23 +275,18 @@ class TokensFormat(_JsonTags):
     columns: TokenColumns = TokenColumns()
     scheme: Literal["iob2", "as_is"] = "iob2"  # iob2: convert the tags to IOB2; as_is: keep them
 
-    @property
-    def stated_labels(self) -> tuple[str, ...]:
-        names = super().stated_labels
-        return iob2_labels(names) if self.scheme == "iob2" else names
-
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         rows = []
         for line, row in self.records(file, split, counts):
-            with self.skip_damage(counts, row["columns.words"]):
+            with self.skip_damage(counts):
                 where = f"{file.uri}:{line}"
                 tokens, tags = row["columns.words"], row["columns.tags"]
-                if not isinstance(tokens, list) or not isinstance(tags, list) or not tokens:
+                are_lists = isinstance(tokens, list) and isinstance(tags, list)
+                if not are_lists or not tokens or len(tokens) != len(tags):
                     both = f"{quote(tokens)} and {quote(tags)}"
-                    raise Damage.explain(where, "lists of words and tags", both, "columns")
-                if len(tokens) != len(tags):
-                    numbers = f"{len(tokens)} words and {len(tags)} tags"
-                    raise Damage.explain(where, "a tag for each word", numbers)
+                    raise Damage.explain(
+                        where, "lists of words and of as many tags", both, "columns"
+                    )
                 texts = tuple(words(word, where, "a word") for word in tokens)
                 names = tuple(label_name(str(tag), self.labels, where) for tag in tags)
                 rows.append(Tagged(f"{file.name}:{line}", texts, names))
@@ -356,19 +315,9 @@ class MarksFormat(_JsonTags):
     def fields(self) -> dict[str, TextColumn | None]:
         return {"columns.text": self.columns.text, "columns.marks": self.columns.marks}
 
-    @model_validator(mode="after")
-    def _check_labels(self) -> Self:
-        if isinstance(self.labels, tuple):
-            raise ValueError("labels: expected {what the file says: name}; leave it out for names")
-        return self
-
-    @property
-    def stated_labels(self) -> tuple[str, ...]:
-        return ()  # `labels` names marks, not tags of words
-
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
         for line, row in self.records(file, split, counts):
-            with self.skip_damage(counts, row["columns.text"]):
+            with self.skip_damage(counts):
                 where = f"{file.uri}:{line}"
                 text = words(row["columns.text"], where, "the text")
                 marks = sorted(self._marks(row["columns.marks"], text, where))

@@ -67,7 +67,7 @@ class FoldersFormat(FormatConfig):
             counts["files_left_out_for_their_label"] += 1
             return
         text = read_text(file, self.encoding)
-        with self.skip_damage(counts, text):
+        with self.skip_damage(counts):
             label = label_name(label_text, self.labels, file.uri)
             if self.example == "file":
                 yield Text(file.name, words(text.strip(), file.uri, "the text"), None, label)
@@ -90,19 +90,14 @@ class ParallelFormat(FormatConfig):
     def select_files(
         self, files: Sequence[SourceFile], counts: Counter[str]
     ) -> Sequence[SourceFile]:
-        """Return the files of sources. Raises DataError for a file without its partner."""
+        """Return the files of sources. Raises DataError if one lacks its partner."""
         uris = {file.uri for file in files}
         sources = [file for file in files if self._other(file.uri) != file.uri]
-        for file in sources:
-            if self._other(file.uri) not in uris:
-                raise DataError(
-                    f"expected {self._other(file.uri)} beside {file.uri}, found "
-                    f"{', '.join(sorted(uris))}; name both files, or change data.format.target"
-                )
-        if not sources:
+        if not sources or any(self._other(file.uri) not in uris for file in sources):
             raise DataError(
-                f"expected a file with .{self.source} in its name, found "
-                f"{', '.join(sorted(uris))}; change data.format.source"
+                f"expected files with .{self.source} and .{self.target} in their names, side by "
+                f"side, found {', '.join(sorted(uris))}; name both, or change data.format.source "
+                "or data.format.target"
             )
         return sources
 
@@ -116,7 +111,7 @@ class ParallelFormat(FormatConfig):
             )
         for line, pair in enumerate(zip(sources, targets, strict=True), start=1):
             where = f"{file.uri}:{line}"
-            with self.skip_damage(counts, pair):
+            with self.skip_damage(counts):
                 source, target = (words(each.strip(), where, "the text") for each in pair)
                 yield Text(f"{file.name}:{line}", source, None, target)
 
@@ -145,7 +140,7 @@ class ParsesFormat(FormatConfig):
         for begin, content in _split_trees(text):
             before = begin + len(content) - len(content.lstrip())
             line = text.count("\n", 0, before) + 1
-            with self.skip_damage(counts, content):
+            with self.skip_damage(counts):
                 words, tree = _linearise(content, f"{file.uri}:{line}")
                 yield Text(f"{file.name}:{line}", " ".join(words), None, tree)
 
@@ -184,7 +179,5 @@ def _linearise(content: str, where: str) -> tuple[list[str], str]:
             nodes[-1][1].extend([tree] if parts else [])
     if len(nodes) > 1 or not words:
         content = f"{len(nodes) - 1} open brackets" if len(nodes) > 1 else "no words"
-        raise Damage(
-            f"{where}: expected a tree of words, found {content}; mend the file", "their_brackets"
-        )
+        raise Damage.explain(where, "a tree of words", content)
     return words, " ".join(nodes[0][1])

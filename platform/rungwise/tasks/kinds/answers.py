@@ -16,7 +16,6 @@ row, so that a source is cut in the same way whether or not its target is known.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo, Text
-from rungwise.tasks.kinds.items import WORD, Frame, Item, Row, cuts, locate, token_ids, windows
+from rungwise.tasks.kinds.items import Frame, Item, Row, locate, token_ids, windows
 from rungwise.tasks.kinds.kind import (
     Calibration,
     Outputs,
@@ -64,13 +63,8 @@ def _answer_scores(predictions: Predictions, examples: Sequence[Question]) -> Nu
 
 
 def _count(predictions: Predictions, examples: Sequence[Question], info: TaskInfo) -> Numbers:
-    """Exact match, F1, F1 of the answerable, exact match of the others, and the number of all, of
-    the answerable, and of the others. (N, 7)."""
-    exact, f1 = _answer_scores(predictions, examples).T
-    answerable = np.array([bool(example.answers) for example in examples], np.float64)
-    ones, others = np.ones_like(exact), 1 - answerable
-    columns = (exact, f1, f1 * answerable, exact * others, ones, answerable, others)
-    return np.stack(columns, axis=1)
+    """Exact match and F1 of each answer, and 1. (N, 3)."""
+    return np.column_stack([_answer_scores(predictions, examples), np.ones(len(examples))])
 
 
 @dataclass
@@ -111,12 +105,8 @@ class Span(TaskKind):
     words = "the place of the answer to a question in a context"
     columns = ("question", "context")
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
-        "f1": TaskMetric(_count, lambda n: ratio(n[..., 1], n[..., 4])),
-        "exact_match": TaskMetric(_count, lambda n: ratio(n[..., 0], n[..., 4])),
-        "answerable_f1": TaskMetric(_count, lambda n: ratio(n[..., 2], n[..., 5]), selects=False),
-        "unanswerable_accuracy": TaskMetric(
-            _count, lambda n: ratio(n[..., 3], n[..., 6]), selects=False
-        ),
+        "f1": TaskMetric(_count, lambda n: ratio(n[..., 1], n[..., 2])),
+        "exact_match": TaskMetric(_count, lambda n: ratio(n[..., 0], n[..., 2])),
     }
 
     def build_head(self, stand: Stand) -> TaskHead:
@@ -147,10 +137,6 @@ class Span(TaskKind):
         answers = [answer] if isinstance(answer, str) else answer
         return " | ".join(dict.fromkeys(answers)) or "no answer"
 
-    def metric_names(self, examples: Sequence[Question]) -> Sequence[str]:
-        both = len({bool(example.answers) for example in examples}) == 2
-        return tuple(self.metrics) if both else ("f1", "exact_match")
-
     def parse(self, record: Record) -> Question:
         id_ = str(record.values.get("id") or record.where)
         return Question(record.where, id_, record.text("question"), record.text("context"))
@@ -169,8 +155,6 @@ class Span(TaskKind):
         for index, (example, ids) in enumerate(zip(examples, questions, strict=True)):
             text = located[example.context]
             question = ids[: min(_MOST_QUESTION_TOKENS, (frame.sequence_length - 3) // 2)]
-            cut = cuts((example.question, ids, 0, len(question)))
-            needs = 2 * len(ids) + 3 if len(ids) <= _MOST_QUESTION_TOKENS else math.inf
             answer = None
             if example.answers:
                 first = example.answers[0]
@@ -183,8 +167,7 @@ class Span(TaskKind):
                     offset = row.second - begin
                     target = (answer[0] + offset, answer[1] + offset)
                 places = tuple(zip(text.starts[begin:end], text.ends[begin:end], strict=True))
-                items.append(Item((row,), index, target, places, needs=needs, cut=cut))
-                cut = ()  # reported once per question
+                items.append(Item((row,), index, target, places, len(question) < len(ids)))
         return items
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
@@ -224,20 +207,12 @@ class Span(TaskKind):
         return {THRESHOLD: float(ranked[k - 1] if k else ranked[0] - 1.0)}
 
     def rules(self, train: Sequence[Question], test: Sequence[Question]) -> Rules:
-        lengths = [len(WORD.findall(e.answers[0].text)) for e in train if e.answers]
-        words = round(float(np.median(lengths))) if lengths else 1
         return {
             "no_answer": [{"text": ""}] * len(test),
             "first_sentence": [
                 {"text": next(_SENTENCE.finditer(example.context.lstrip()))[0]} for example in test
             ],
-            "first_words": [{"text": _first_words(example.context, words)} for example in test],
         }
-
-
-def _first_words(context: str, words: int) -> str:
-    matches = list(WORD.finditer(context))[:words]
-    return context[matches[0].start() : matches[-1].end()] if matches else ""
 
 
 def _pairs(predictions: Predictions, examples: Sequence[Text]) -> list[tuple[str, str]]:
@@ -307,23 +282,14 @@ class Generation(TextKind):
         does not train the end."""
         longest = self._longest_target(frame.sequence_length)
         room = frame.sequence_length - 3 - longest
-        texts = [str(example.target or "") for example in examples]
         sources = token_ids(tokenizer, [example.text for example in examples])
-        targets = token_ids(tokenizer, texts)
+        targets = token_ids(tokenizer, [str(example.target or "") for example in examples])
         items = []
         for index, example in enumerate(examples):
             source, target = sources[index], targets[index]
             row = frame.two(source[:room], target[:longest])
             end = len(row.ids) - (len(target) > longest)
-            cut = cuts(
-                (example.text, source, 0, min(room, len(source))),
-                (texts[index], target, 0, min(longest, len(target))),
-            )
-            side = max(len(source), len(target))
-            needs = side + min(side, self.reading.max_answer_tokens) + 3
-            if len(target) > self.reading.max_answer_tokens:
-                needs = math.inf
-            item = Item((row,), index, needs=needs, cut=cut)
+            item = Item((row,), index, cut=len(source) > room or len(target) > longest)
             if example.target is not None:
                 places = tuple(range(row.second - 1, end - 1))
                 item = replace(item, target=row.ids[row.second : end], places=places)

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import ChoiceExample, TaskInfo
-from rungwise.tasks.kinds.items import Frame, Item, cuts, token_ids
+from rungwise.tasks.kinds.items import Frame, Item, token_ids
 from rungwise.tasks.kinds.kind import (
     Calibration,
     Outputs,
@@ -30,7 +30,6 @@ from rungwise.tasks.kinds.kind import (
     TaskKind,
     commonest,
 )
-from rungwise.tasks.kinds.rivals import Rival, option_rival
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means
 
 if TYPE_CHECKING:
@@ -69,10 +68,7 @@ class Choice(TaskKind):
     def encode(
         self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, frame: Frame
     ) -> list[Item]:
-        """Encode each example as an item with one row per option.
-
-        Raises DataError for a target that is not one of the options.
-        """
+        """Encode each example as an item with one row per option."""
         contexts = token_ids(tokenizer, [example.context for example in examples])
         questions = token_ids(tokenizer, [example.question or "" for example in examples])
         options = iter(token_ids(tokenizer, [option for e in examples for option in e.options]))
@@ -81,26 +77,11 @@ class Choice(TaskKind):
         for index, (example, context, question) in enumerate(
             zip(examples, contexts, questions, strict=True)
         ):
-            if example.target is not None and not 0 <= example.target < len(example.options):
-                raise DataError(
-                    f"{example.where}: option {example.target} is the answer, but there are "
-                    f"{len(example.options)} options, from 0 on"
-                )
             own = list(islice(options, len(example.options)))
             text, longest = [*context, *question], max(map(len, own))
             begin = max(0, len(text) + min(room, longest) - room)
             rows = tuple(frame.two(text[begin:], option[:room]) for option in own)
-            in_context = min(begin, len(context))
-            cut = cuts(
-                (example.context, context, in_context, len(context)),
-                (example.question or "", question, begin - in_context, len(question)),
-                *(
-                    (option, ids, 0, min(room, len(ids)))
-                    for option, ids in zip(example.options, own, strict=True)
-                ),
-            )
-            needs = len(text) + longest + 3
-            items.append(Item(rows, index, example.target, needs=needs, cut=cut))
+            items.append(Item(rows, index, example.target, cut=begin > 0 or longest > room))
         return items
 
     def build_head(self, stand: Stand) -> TaskHead:
@@ -126,9 +107,6 @@ class Choice(TaskKind):
             for array in outputs.arrays
         ]
 
-    def rivals(self) -> Sequence[Rival]:
-        return (option_rival(),)
-
     def rules(self, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]) -> Rules:
         option = commonest(example.target for example in train)
         lengths = [[len(option) for option in example.options] for example in test]
@@ -136,12 +114,6 @@ class Choice(TaskKind):
             "majority": [{"option": option}] * len(test),
             "longest": [{"option": int(np.argmax(each))} for each in lengths],
         }
-
-    def baselines(
-        self, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]
-    ) -> dict[str, dict[str, float]]:
-        chance = {"accuracy": float(np.mean([1 / len(example.options) for example in test]))}
-        return super().baselines(train, test) | {"chance": chance}
 
 
 def _options(record: Record) -> tuple[str, ...]:

@@ -2,9 +2,9 @@
 says where an example came from, such as `train.tsv:12`. Targets are names and characters, never
 ids, and None where unknown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, ClassVar, Self, get_args
 
 import pyarrow as pa
@@ -73,15 +73,15 @@ class _Inputs:
         values = {name: getattr(self, name) for name in self.inputs}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
-    def replace_parts(self, parts: Iterable[str]) -> Self:
-        """Return the example with other texts, as many as its parts."""
-        rest = iter(parts)
+    def change_texts(self, change: Callable[[str], str]) -> Self:
+        """Return the example with other texts, changed in the order of `parts`."""
         changes: dict[str, Any] = {}
         for name in self.inputs:
             value = getattr(self, name)
-            texts = list(islice(rest, len(value) if isinstance(value, tuple) else 1))
-            if value is not None:
-                changes[name] = tuple(texts) if isinstance(value, tuple) else texts[0]
+            if isinstance(value, tuple):
+                changes[name] = tuple(map(change, value))
+            elif value is not None:
+                changes[name] = change(value)
         return replace(self, **changes)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 

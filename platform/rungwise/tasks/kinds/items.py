@@ -11,7 +11,6 @@ ends. Tokens that share a character, such as bytes, share a place, and accents t
 drops belong to the letter before them.
 """
 
-import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ from typing import Any, Literal
 from tokenizers import Encoding, Tokenizer
 
 from rungwise.tokenizer import refuse_panic
-from rungwise.tokenizer.mask_units import HAN
 
 # A pair of texts as one row, as two with the texts in either order, or as a row for each text.
 Pairs = Literal["joined", "both_orders", "apart"]
@@ -38,15 +36,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A text that lost all but its tokens [begin, end)."""
-
-    text: str
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True)
 class Item:
     """The rows of one forward pass that give one prediction.
 
@@ -59,16 +48,14 @@ class Item:
     represents each word. Generation: the positions that predict the target. Span: [start, end) in
     characters of each context token, from `rows[0].second` on.
 
-    `needs` is the length of the longest row if nothing were cut, infinite if another limit than
-    the row's cuts a text, and `cut` what was cut.
+    `cut`: whether a text lost tokens that no other item of the example has.
     """
 
     rows: tuple[Row, ...]
     example: int
     target: Any = None
     places: tuple[Any, ...] = ()
-    needs: float = field(default=0, compare=False)
-    cut: tuple[Cut, ...] = field(default=(), compare=False)
+    cut: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -98,19 +85,11 @@ class Frame:
         return Row(ids, (0,) * begin + (1,) * (len(ids) - begin), begin)
 
 
-WORD = re.compile(rf"[{HAN}]|[^\s{HAN}]+")
-
-
 def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of each text, without special tokens."""
     with refuse_panic():
         encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
-
-
-def cuts(*texts: tuple[str, Sequence[int], int, int]) -> tuple[Cut, ...]:
-    """Return the texts that lose something, from (text, ids, first token that stays, end)."""
-    return tuple(Cut(text, begin, end) for text, ids, begin, end in texts if end - begin < len(ids))
 
 
 def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:

@@ -135,7 +135,6 @@ class TaskKind(ABC):
     words: ClassVar[str]  # the task in words, with the places {labels} and {input}
     real_targets: ClassVar[bool] = False  # real numbers, instead of indices
     numeric: ClassVar[bool] = False  # whether an answer is a number, whose score is an error
-    confuses_labels: ClassVar[bool] = True  # whether a label is taken for another
 
     def __init__(self, info: TaskInfo, reading: Reading | None = None) -> None:
         self.info = info
@@ -234,12 +233,11 @@ class TaskKind(ABC):
         return {name: self.score(predictions, test) for name, predictions in rules.items()}
 
     def rivals(self) -> Sequence[Rival]:
-        """List what people use for this kind without any pretraining. By default there is none, as
-        for answers in a context and for texts to write."""
+        """List what people use for this kind without any pretraining; by default there is none."""
         return ()
 
-    def metric_names(self, examples: Sequence[Any]) -> Iterable[str]:
-        """Return the metrics that the labels and examples of a split allow."""
+    def metric_names(self) -> Iterable[str]:
+        """Return the metrics that the labels allow."""
         return self.metrics
 
     def score(self, predictions: Predictions, examples: Sequence[Any]) -> dict[str, float]:
@@ -249,7 +247,7 @@ class TaskKind(ABC):
         have.
         """
         self._check(predictions, examples)
-        metrics = {name: self.metrics[name] for name in self.metric_names(examples)}
+        metrics = {name: self.metrics[name] for name in self.metric_names()}
         totals = {
             count: count(predictions, examples, self.info).sum(axis=0)
             for count in dict.fromkeys(metric.count for metric in metrics.values())

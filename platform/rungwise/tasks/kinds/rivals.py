@@ -6,7 +6,7 @@
 A linear model of two texts side by side cannot tell how they relate, so it also gets |a - b| and
 a * b (Conneau et al. 2017, arXiv:1705.02364, section 3.2.1), whose sum is the cosine.
 
-N rows (texts, words of sentences, or options), F features, C labels
+N rows (texts, or words of sentences), F features, C labels
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.tasks.kinds.examples import ChoiceExample, Tagged, Text
+from rungwise.tasks.kinds.examples import Tagged, Text
 from rungwise.tasks.kinds.items import Item
 from rungwise.tokenizer.mask_units import HAN
 
@@ -33,10 +33,10 @@ Predict = Callable[[Matrix], Numbers]  # (N, C), or (N,)
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # C of scikit-learn: the inverse of the regularisation
 # As scikit-learn's, but a Han character is a word, since Chinese has no blanks.
 _WORD = rf"[{HAN}]|[^\W{HAN}]{{2,}}"
-_TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "words": ("words", {"token_pattern": _WORD}),
-    "characters": ("chars", {"analyzer": "char", "ngram_range": (2, 5)}),
-}
+_TEXTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("words", "words", {"token_pattern": _WORD}),
+    ("characters", "chars", {"analyzer": "char", "ngram_range": (2, 5)}),
+)
 LOGISTIC = "logistic regression"
 # Above so many rows, whose features are many too, SAGA (Defazio et al. 2014, arXiv:1407.0202) is
 # as good after these passes as the usual solver in a tenth of the time; below, it is slower.
@@ -107,38 +107,7 @@ def text_rivals(
             targets=lambda example: [target(example)],
             fit=fit,
         )
-        for unit, (short, settings) in _TEXTS.items()
-    )
-
-
-def option_rival() -> Rival:
-    """TF-IDF of the characters of a context beside each of its options, of which the likeliest is
-    the answer."""
-    unit = "characters"
-    short, settings = _TEXTS[unit]
-
-    def pair(examples: Sequence[ChoiceExample]) -> list[Text]:
-        return [
-            Text(each.where, f"{each.context} {each.question or ''}", option)
-            for each in examples
-            for option in each.options
-        ]
-
-    def learn(train: Sequence[ChoiceExample]) -> tuple[Matrix, Read]:
-        own, read = learn_texts(settings, pair(train))
-        return own, lambda examples: read(pair(examples))
-
-    def fit(features: Matrix, targets: NDArray[Any], strength: float) -> Predict:
-        predict = fit_labels(features, targets[:, None], strength)
-        return lambda matrix: predict(matrix)[:, 0]
-
-    return Rival(
-        name=f"TF-IDF of {unit}, {LOGISTIC}",
-        short=f"TF-IDF ({short})",
-        learn=learn,
-        targets=lambda each: [int(number == each.target) for number in range(len(each.options))],
-        fit=fit,
-        many=True,
+        for unit, short, settings in _TEXTS
     )
 
 

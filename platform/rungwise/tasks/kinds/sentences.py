@@ -1,9 +1,10 @@
 """Kinds that predict a label, labels or a number for a text or a pair of texts, and their base.
 
-A text that is too long is cut at its end, or read in windows, each an item with the target of its
-example; the logits of an example are their mean, the logarithmic opinion pool (Genest & Zidek
-1986). Macro F1 averages over the classes that occur in the targets or the predictions, as
-scikit-learn does. Spearman's correlation is Pearson's of ranks, computed once on the whole set.
+A text that is too long is cut at its end, or, if it is no pair, read in windows, each an item with
+the target of its example; the logits of an example are their mean, the logarithmic opinion pool
+(Genest & Zidek 1986). Macro F1 averages over the classes that occur in the targets or the
+predictions, as scikit-learn does. Spearman's correlation is Pearson's of ranks, computed once on
+the whole set.
 
 Shapes: N examples, C labels.
 """
@@ -23,16 +24,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import TaskInfo, Text
-from rungwise.tasks.kinds.items import (
-    Frame,
-    Item,
-    Pairs,
-    Row,
-    cuts,
-    longest_first,
-    token_ids,
-    windows,
-)
+from rungwise.tasks.kinds.items import Frame, Item, Pairs, Row, longest_first, token_ids, windows
 from rungwise.tasks.kinds.kind import (
     Calibration,
     Decision,
@@ -68,8 +60,6 @@ if TYPE_CHECKING:
     from rungwise.tasks.kinds.heads import TaskHead
     from rungwise.tasks.kinds.kind import LossSum
 
-_Spans = tuple[tuple[int, int], tuple[int, int]]  # [begin, end) of both texts
-
 
 class SentenceKind(TextKind):
     """A kind that predicts from one vector of the text or the pair."""
@@ -78,7 +68,7 @@ class SentenceKind(TextKind):
     finetune_keys = ("pairs", "windows")
 
     def takes(self, key: str) -> bool:
-        return super().takes(key) and (key != "pairs" or self.info.pair)
+        return super().takes(key) and key != ("windows" if self.info.pair else "pairs")
 
     def build_head(self, stand: Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import SequenceHead
@@ -95,9 +85,8 @@ class SentenceKind(TextKind):
         (A, B) and (B, A) in `both_orders`, (A) and (B) `apart`.
 
         A text in a row of its own is cut at its end, a pair longest first; both orders hold the
-        same tokens, whichever text is the first. With `windows` there is an item per window over
-        the longer text; the shorter one stands in each, cut to half of the row. Texts apart have no
-        windows. Raises DataError for a single text where a pair is expected, the reverse, or a
+        same tokens, whichever text is the first. With `windows` a single text has an item for each
+        window. Raises DataError for a single text where a pair is expected, the reverse, or a
         target of another task.
         """
         pairs, info = self.reading.pairs, self.info
@@ -109,45 +98,24 @@ class SentenceKind(TextKind):
                 raise DataError(f"{example.where}: {problem}")
         firsts = token_ids(tokenizer, [example.text for example in examples])
         seconds = token_ids(tokenizer, [example.second or "" for example in examples])
-        marks = 3 if info.pair and pairs != "apart" else 2
-        room = frame.sequence_length - marks
+        room = frame.sequence_length - (3 if info.pair and pairs != "apart" else 2)
         items = []
         for index, (example, first, second) in enumerate(
             zip(examples, firsts, seconds, strict=True)
         ):
-            lengths = len(first), len(second)
-            parts: list[_Spans]
-            if pairs == "apart":
-                needs = max(lengths)
-                parts = [((0, min(room, lengths[0])), (0, min(room, lengths[1])))]
-            elif self.reading.windows:
-                needs, parts = 2 * min(lengths), self._windows(first, second, room)
-            else:
-                needs = sum(lengths)
-                both = longest_first(first, second, room, alike=pairs == "both_orders")
-                parts = [((0, len(both[0])), (0, len(both[1])))]
-            (_, end), (_, second_end) = parts[-1]
-            cut = cuts((example.text, first, 0, end), (example.second or "", second, 0, second_end))
             target = None if example.target is None else self.target(example)
-            for span, second_span in parts:
-                texts = first[slice(*span)], second[slice(*second_span)]
-                rows = _pair_rows(*texts, frame, pairs) if info.pair else (frame.one(texts[0]),)
-                items.append(Item(rows, index, target, needs=needs + marks, cut=cut))
-                cut = ()  # reported once per example
+            if self.reading.windows and not info.pair:
+                spans = windows(len(first), room, self.reading.stride)
+                items += [Item((frame.one(first[a:b]),), index, target) for a, b in spans]
+                continue
+            if pairs == "apart":
+                texts = first[:room], second[:room]
+            else:
+                texts = longest_first(first, second, room, alike=pairs == "both_orders")
+            rows = _pair_rows(*texts, frame, pairs) if info.pair else (frame.one(texts[0]),)
+            cut = len(texts[0]) < len(first) or len(texts[1]) < len(second)
+            items.append(Item(rows, index, target, cut=cut))
         return items
-
-    def _windows(self, first: Sequence[int], second: Sequence[int], room: int) -> list[_Spans]:
-        """Windows over two texts; of equal lengths the second counts as longer or, in both orders,
-        the one with the higher ids, whichever is the first."""
-        lengths = len(first), len(second)
-        if sum(lengths) <= room:
-            return [((0, lengths[0]), (0, lengths[1]))]
-        shorter = (0, min(*lengths, room // 2))
-        spans = windows(max(lengths), room - shorter[1], self.reading.stride)
-        is_first = lengths[0] > lengths[1]
-        if lengths[0] == lengths[1] and self.reading.pairs == "both_orders":
-            is_first = [*first] > [*second]
-        return [(span, shorter) if is_first else (shorter, span) for span in spans]
 
 
 def mean_logits(outputs: Outputs) -> list[NDArray[np.float64]]:
@@ -215,7 +183,7 @@ class Classification(SentenceKind):
         "matthews": TaskMetric(_counts, _matthews),
     }
 
-    def metric_names(self, examples: Sequence[Text]) -> list[str]:
+    def metric_names(self) -> list[str]:
         return [name for name in self.metrics if name != "f1" or self.positive]
 
     def target(self, example: Text) -> int:
@@ -237,10 +205,6 @@ class Classification(SentenceKind):
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
         label = commonest(example.target for example in train)
         return {"majority": [{"label": label}] * len(test)}
-
-    def baselines(self, train: Sequence[Text], test: Sequence[Text]) -> dict[str, dict[str, float]]:
-        chance = {"accuracy": 1 / len(self.info.labels)}
-        return super().baselines(train, test) | {"chance": chance}
 
 
 _ROUNDING = 1e-12  # a variance below this share of the sum of squares counts as zero
@@ -297,10 +261,6 @@ class Regression(SentenceKind):
     }
 
     def target(self, example: Text) -> float:
-        if isinstance(example.target, str | tuple):
-            raise DataError(
-                f"{example.where}: expected a number as target, found {example.target!r}"
-            )
         return example.number
 
     @staticmethod
@@ -361,7 +321,6 @@ class Multilabel(SentenceKind):
     name = "multilabel"
     answer = "labels"
     labelled = real_targets = True
-    confuses_labels = False
     finetune_keys = (*SentenceKind.finetune_keys, "class_weights")
     words = "which of {labels} labels {input} has"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
@@ -434,17 +393,15 @@ class Multilabel(SentenceKind):
         return {THRESHOLD: float(_THRESHOLDS[best])}
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
-        """Give every text no label, the commonest set of labels, all labels, or so many of the
-        commonest that micro F1 is the highest on the training split."""
+        """Give every text the commonest set of labels, or so many of the commonest labels that
+        micro F1 is the highest on the training split."""
         info = self.info
         gold_NC = _indicators([example.target for example in train], info)
         order_C = np.argsort(-gold_NC.sum(axis=0), kind="stable")
         right_C = gold_NC.sum(axis=0)[order_C].cumsum()  # if each text gets the first 1, 2, ...
         f1_C = 2 * right_C / (len(train) * np.arange(1, len(right_C) + 1) + gold_NC.sum())
         rules = {
-            "no_label": (),
             "majority": commonest(example.target for example in train),
             "most_frequent": [info.labels[place] for place in order_C[: f1_C.argmax() + 1]],
-            "every_label": info.labels,
         }
         return {name: [{"labels": labels}] * len(test) for name, labels in rules.items()}

@@ -15,9 +15,8 @@ import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.core.errors import DataError
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo
-from rungwise.tasks.kinds.items import Frame, Item, cuts, token_ids
+from rungwise.tasks.kinds.items import Frame, Item, token_ids
 from rungwise.tasks.kinds.kind import (
     Calibration,
     Decision,
@@ -97,7 +96,7 @@ class Tagging(TaskKind):
     def split_logits(self, logits: Tensor, items: Sequence[Item]) -> Sequence[Tensor]:
         return logits.split([len(item.places) for item in items])
 
-    def metric_names(self, examples: Sequence[Tagged]) -> Sequence[str]:
+    def metric_names(self) -> Sequence[str]:
         return tuple(self.metrics) if marks_spans(self.info.labels) else ("accuracy",)
 
     def parse(self, record: Record) -> Tagged:
@@ -111,7 +110,7 @@ class Tagging(TaskKind):
 
         A sentence longer than a row is cut between words, as late as possible; a word longer than a
         row loses its end. A word without tokens, such as one of control characters, becomes the
-        unknown token. Raises DataError for tags that do not fit the words or the task.
+        unknown token. Raises DataError for tags that the task does not have.
         """
         pieces = _pieces(tokenizer, dict.fromkeys(word for e in examples for word in e.words))
         room = frame.sequence_length - 2
@@ -119,8 +118,7 @@ class Tagging(TaskKind):
         for index, example in enumerate(examples):
             tags = self._targets(example)
             parts = [pieces[word][:room] for word in example.words]
-            needs = max((len(pieces[word]) for word in example.words), default=0) + 2
-            cut = cuts(*((w, pieces[w], 0, min(room, len(pieces[w]))) for w in example.words))
+            cut = any(len(pieces[word]) > room for word in example.words)
             for first, end in _cuts([len(part) for part in parts], room):
                 ids: list[int] = []
                 places = []
@@ -129,8 +127,7 @@ class Tagging(TaskKind):
                     ids += part
                 target = None if tags is None else tuple(tags[first:end])
                 row = (frame.one(ids),)
-                items.append(Item(row, index, target, tuple(places), needs, cut))
-                cut = ()  # reported once per sentence
+                items.append(Item(row, index, target, tuple(places), cut))
         return items
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
@@ -186,11 +183,6 @@ class Tagging(TaskKind):
     def _targets(self, example: Tagged) -> list[int] | None:
         if example.tags is None:
             return None
-        if len(example.tags) != len(example.words):
-            raise DataError(
-                f"{example.where}: {len(example.words)} words, but {len(example.tags)} tags; each "
-                "word needs one"
-            )
         return [self.label_number(tag, example.where, "tag") for tag in example.tags]
 
 
