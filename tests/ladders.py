@@ -3,7 +3,6 @@
 ngram2, ngram3 ── counted      lstm, gpt ── exact      bert ── pseudo-likelihoods
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -166,9 +165,9 @@ def _measured(
     toys: Mapping[str, Suite],
 ) -> None:
     titled = None if name == next(iter(MODELS)) else name
-    items, files, passed = _answers(name, kinds)
+    items, passed = _answers(name, kinds)
     for suite, toy in toys.items():
-        items += toy.measure(cast(Any, None), suite).items
+        items += toy.measure(cast(Any, None), suite)
     suites = {suite: {"kind": kind} | KEYS.get(kind, {}) for suite, kind in kinds.items()}
     suites |= {suite: {"kind": toy.kind} for suite, toy in toys.items()}
     made.add(
@@ -184,18 +183,13 @@ def _measured(
     )
     folder = made.made[str(Title("measure", variant=titled))].folder
     folder.write_bytes(ITEMS, items_of.encode_items(items))
-    for file, data in files.items():
-        folder.write_bytes(file, json.dumps(data).encode())
 
 
-def _answers(
-    name: str, kinds: dict[str, str]
-) -> tuple[list[Items], dict[str, Any], dict[str, str]]:
+def _answers(name: str, kinds: dict[str, str]) -> tuple[list[Items], dict[str, str]]:
     rng = np.random.default_rng(len(name))
     counted, pseudo = name.startswith("ngram"), name == "bert"
     nats = NATS[name] + np.arange(6.0) * 4
     items: list[Items] = []
-    files: dict[str, Any] = {}
     passed: dict[str, str] = {}
 
     def shares(suite: str, part: str, share: float, groups: list[str] | None = None) -> None:
@@ -216,30 +210,23 @@ def _answers(
                 items.append(Items(suite, metric, names, [""] * 6, numbers, part))
         elif kind == "minimal_pairs":
             for part, share in (("", 0.7), ("ties_to_good", 0.75), ("ties", 0.1)):
-                shares(suite, part, share, ["binding", "ellipsis", "quantifiers"])
+                shares(suite, part, share, ["binding", EVIL, "quantifiers"])
         elif kind == "similarity":
             for part, count in (("simlex", 30), ("wordsim", 12)):
                 numbers = np.stack([rng.random(count), rng.random(count)], axis=1)
                 names = [str(n) for n in range(count)]
                 items.append(Items(suite, "correlation", names, [""] * count, numbers, part))
         else:
-            _layered(suite, kind, shares, files, rng)
-    return items, files, passed
+            _layered(suite, kind, shares)
+    return items, passed
 
 
-def _layered(suite: str, kind: str, shares: Any, files: dict[str, Any], rng: Any) -> None:
+def _layered(suite: str, kind: str, shares: Any) -> None:
     rules = {"senses": ("nearest ", "linear "), "probe": ("linear ",), "polysemy": ("",)}
     for rule in rules[kind]:
         for layer in range(3):
             shares(suite, f"{rule}layer {layer}", 0.6 + 0.1 * layer)
     if kind == "polysemy":
-        said = [
-            {"text": f"the bank {EVIL}", "first": 4, "end": 8, "sense": sense}
-            for sense in ("river", "river", "money")
-        ]
-        cosines = [[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]]
-        files[f"{suite}/pairs.json"] = {"bank": {"occurrences": said, "cosines": [cosines]}}
         return
     shares(suite, "most frequent", 0.5)
     shares(suite, "linear mix", 0.9)
-    files[f"{suite}/mix.json"] = {"shares": [0.2, 0.3, 0.5]}

@@ -1,6 +1,7 @@
 """A toy suite in one file: is the number of a word's letters even, as the model says?"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,9 +11,8 @@ from rungwise.evaluation.suites.base import (
     MeasuredRung,
     Suite,
     SuiteBlock,
-    SuiteResult,
     compare_rungs,
-    make_layer_panels,
+    tabulate_scores,
 )
 from rungwise.evaluation.suites.items import Items
 
@@ -28,17 +28,16 @@ class LettersSuite(Suite):
 
     kind: Literal["letters"] = "letters"
 
-    def measure(self, rung: Any, name: str) -> SuiteResult:
+    def measure(self, rung: Any, name: str) -> list[Items]:
         even = np.array([len(word) % 2 == 0 for word in WORDS])
         right = {f"layer {layer}": even == (layer > 0) for layer in range(2)}
         groups = [""] * len(WORDS)
-        return SuiteResult(
-            [Items.of_credit(name, part, WORDS, groups, credit) for part, credit in right.items()]
-        )
+        return [
+            Items.of_credit(name, part, WORDS, groups, credit) for part, credit in right.items()
+        ]
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         return [compare_rungs(rungs, name, "accuracy", "layer 1", name="even words")]
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
-        panels = make_layer_panels(rungs, name, "nobody")
-        return SuiteBlock(name, "Even or odd?", panels=panels)
+        return replace(tabulate_scores(rungs, name), words="Even or odd?")

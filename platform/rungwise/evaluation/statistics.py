@@ -31,9 +31,6 @@ class Estimate:
     high: float
     count: int
 
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}] (n={self.count})"
-
 
 @dataclass(frozen=True)
 class Difference:

@@ -148,9 +148,8 @@ def test_what_is_reported_is_what_the_predictions_give(tmp_path: Path) -> None:
     windows = {"sequence_length": 6, "windows": True, "stride": 2, "class_weights": "balanced"}
     second = {"learning_rate": 0.01, "epochs": 3, "best_epoch": True, "batch_size": 8, **windows}
     settings = {"num_seeds": 2, "bootstrap_resamples": 100, "keep": "second", "rivals": False}
-    summary, task, events = compared(
-        tmp_path, known, lambda n: labels[n % 3], {"first": ONE, "second": ONE | second}, settings
-    )
+    variants = {"first": ONE | {"sequence_length": 6}, "second": ONE | second}
+    summary, task, events = compared(tmp_path, known, lambda n: labels[n % 3], variants, settings)
     table = pd.read_parquet(tmp_path / "out" / "predictions.parquet")
     assert len(table) == 2 * 2 * 30
     for row in summary.rows:
@@ -180,13 +179,11 @@ def test_what_is_reported_is_what_the_predictions_give(tmp_path: Path) -> None:
         assert row.validation["accuracy"] == max(validated)
         assert of_row[-1]["values"]["kept_epoch"] == row.epoch
     assert any(row.epoch < 3 for row in of_second)
-    # Every text is longer than a row of the second variant: four words of six, then the last four.
+    # Every text is longer than a row: four words of six, and of the second variant the last four.
     lost = {name: each.cut["test"] for name, each in summary.variants.items()}
-    assert (lost["first"].cut_examples, lost["first"].windowed_examples) == (0, 0)
-    assert (lost["second"].cut_examples, lost["second"].windowed_examples) == (0, 30)
+    assert lost == {"first": 1, "second": 0}
     [note] = [event["message"] for event in marks(events) if event["kind"] == "note"]
-    assert "second: 100.0% of the train examples" in note
-    assert "read in several rows, so that nothing is cut" in note
+    assert note.startswith("first: finetune.sequence_length 6 cuts 100.0% of the train examples")
     # What is kept says again what the table has.
     own = table[(table.variant == "second") & (table.seed == summary.chosen.seed)]
     said = Predictor(Folder.at(tmp_path / "out"))(read_examples(task, "test"))

@@ -54,7 +54,7 @@ def test_a_unigram_model_does_not_see_the_order_of_words_a_bigram_does(tmp_path:
     credit = {}
     for order in (1, 2):
         rung = toy_rung(tmp_path / str(order), WORDS, counted(WORDS, CORPUS, order))
-        items = {each.part: each for each in suite.measure(rung, "pairs").items}
+        items = {each.part: each for each in suite.measure(rung, "pairs")}
         assert items[""].names == ["number/0", "number/1", "order/0", "order/1"]
         assert items[""].groups == ["agreement", "argument_structure", "agreement", "agreement"]
         credit[order] = {part: each.numbers[:, 0].tolist() for part, each in items.items()}

@@ -20,7 +20,7 @@ from rungwise.evaluation.comparison.claims import compare, registered_claims
 from rungwise.evaluation.suites import perplexity
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.perplexity import PerplexitySuite, SpeedSuite
-from rungwise.evaluation.suites.sentences import SentencesSuite
+from rungwise.evaluation.suites.sentences import RANDOM, SentencesSuite
 from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite, read_pairs
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
@@ -56,7 +56,7 @@ def test_cosines_by_hand_and_pairs_with_unknown_words_left_out(tmp_path: Path) -
     # `d` was too rare to have a vector, `a.b` is three pieces, of which `.` is none.
     vectors = model_of_words([[3, 0], [0, 2], [4, 4], [0, 0]])
     rung = toy_rung(tmp_path, ["a", "b", "c", "d"], vectors)
-    items = by_part(SimilaritySuite(path=(str(path),)).measure(rung, "words").items)
+    items = by_part(SimilaritySuite(path=(str(path),)).measure(rung, "words"))
     assert items["toy"].names == ["toy.txt:2", "toy.txt:3", "toy.txt:5"]
     a_b = 1.5 / np.hypot(1.5, 1)
     expected = [[1, 0], [2, 1 / np.sqrt(2)], [3, a_b]]
@@ -95,7 +95,7 @@ def test_analogies_by_hand(tmp_path: Path) -> None:
     # norway - oslo + rome is nearer to rome than to italy.
     vectors = model_of_words([[1, 0, 0], [1, 1, 0], [0.3, 0, 0.95], [0.9, 0.7, 0.3], [1, 0, -1]])
     rung = toy_rung(tmp_path, words, vectors)
-    items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words").items)
+    items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words"))
     assert items[""].names == ["toy.txt:2", "toy.txt:4"]
     assert items[""].groups == ["capitals", "others"]
     assert items[""].numbers.tolist() == [[1, 1], [1, 1]]
@@ -110,7 +110,7 @@ def test_a_word_of_byte_level_pieces_is_the_one_within_a_text(tmp_path: Path) ->
     vectors = Table(np.random.default_rng(0).normal(size=(300, 4)))
     rung = toy_rung(tmp_path, ["a"], vectors)
     tokenizer.save(str(tmp_path / FILE))
-    items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words").items)
+    items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words"))
     assert items["known"].numbers[:, 0].tolist() == [1, 0]
 
 
@@ -134,7 +134,7 @@ def test_gensim_answers_the_same_analogies(name: str, real_data: Path, tmp_path:
     theirs.add_vectors(kept, np.array([known[word] for word in kept]))
     total, sections = theirs.evaluate_word_analogies(str(path), case_insensitive=False)
     rung = toy_rung(tmp_path, kept, model_of_words([known[word] for word in kept]))
-    items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words").items)[""]
+    items = by_part(AnalogiesSuite(path=(str(path),)).measure(rung, "words"))[""]
     assert 0.1 < total < 0.9
     assert items.numbers[:, 0].mean() == pytest.approx(total, abs=1e-12)
     for section in sections[:-1]:
@@ -160,7 +160,7 @@ def test_gensim_finds_the_same_correlations(real_data: Path, tmp_path: Path) -> 
     theirs.add_vectors(kept, vectors)
     rung = toy_rung(tmp_path, kept, model_of_words(vectors))
     suite = SimilaritySuite(path=tuple(map(str, paths)))
-    items = by_part(suite.measure(rung, "words").items)
+    items = by_part(suite.measure(rung, "words"))
     for path in paths:
         _, spearman, unknown = theirs.evaluate_word_pairs(str(path), case_insensitive=False)
         ours, known = items[path.stem], items[f"{path.stem} known"]
@@ -175,8 +175,8 @@ def test_each_layer_and_the_table_by_hand(tmp_path: Path) -> None:
     rung = toy_rung(tmp_path, ["a", "b"], model_of_words([[1, 0], [0, 1]]), Recorder())
     rung.__dict__["summary"] = SimpleNamespace(model=GptConfig(), objective="causal")
     measured = SentencesSuite(path=(str(path),), format=PAIRS).measure(rung, "sts")
-    parts = {each.part: each for each in measured.items}
-    assert list(parts) == ["layer 0", "layer 1", "words"]
+    parts = {each.part: each for each in measured}
+    assert list(parts) == ["layer 0", "layer 1", "words", RANDOM]
     assert parts["words"].names == ["sts.csv:1", "sts.csv:2"]
     root = np.sqrt(0.5)
     expected = [[4.5, root], [2, 1 / np.sqrt(5)]]
@@ -212,7 +212,7 @@ def written(folder: Path) -> tuple[str, ...]:
 def test_an_item_is_a_line(contiguous: bool, nats: list[float], tmp_path: Path) -> None:
     suite = PerplexitySuite(path=written(tmp_path), contiguous=contiguous)
     measured = suite.measure(toy_rung(tmp_path, WORDS, Counts()), "test")
-    items = {each.metric: each for each in measured.items}
+    items = {each.metric: each for each in measured}
     assert items["perplexity"].names == ["test.txt:1", "test.txt:3", "test.txt:4"]
     assert items["perplexity"].numbers.tolist() == [[nats[0], 3], [nats[1], 2], [nats[2], 2]]
     assert items["bits_per_byte"].numbers[:, 1].tolist() == [3, 1, 2]
@@ -242,7 +242,7 @@ def items(monkeypatch: pytest.MonkeyPatch, takes: Callable[[int], float]) -> lis
     rung: Any = SimpleNamespace(model=reader, special=SpecialIds(end=0, ids=(0, 1)))
     suite = SpeedSuite(rounds=4)
     assert suite.serves(rung)
-    found = suite.measure(rung, "speed").items
+    found = suite.measure(rung, "speed")
     assert reader.lengths == list(itertools.chain.from_iterable([[16, 128]] * 5))  # in turns
     return found
 

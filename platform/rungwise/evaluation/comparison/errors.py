@@ -129,7 +129,8 @@ def analyse_errors(rows: Sequence[PredictionRow], variant: str, kind: TaskKind) 
     ]
     wrong.sort(key=lambda each: -(each.confidence or 0))
     classes = _class_scores(rows, pairs, kind) if kind.labelled else ()
-    common = pairs.most_common() if kind.labelled and kind.confuses_labels else ()
+    takes_one = kind.labelled and (kind.one_label or kind.target_per_place)
+    common = pairs.most_common() if takes_one else ()  # one label is taken for another
     confusions = tuple((*pair, count) for pair, count in common if pair[0] != pair[1])
     return ErrorAnalysis(variant, classes, confusions, tuple(wrong[:_EXAMPLES]))
 

@@ -19,7 +19,6 @@ from rungwise.evaluation.comparison.summary import PretrainingCost, SeedRow, Sel
 from rungwise.finetune import FinetuneConfig, describe, evaluate, finetune, load_data
 from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.tasks.data import cutting
-from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.data.files import noise_split
 from rungwise.tasks.kinds.examples import SPLITS
 from rungwise.training.summary import PretrainSummary
@@ -101,7 +100,7 @@ class SeedResult(SeedRow):
 
     files: str
     model: dict[str, Any]
-    cut: dict[str, CutShare]
+    cut: dict[str, float]
 
     @property
     def row(self) -> SeedRow:
@@ -158,7 +157,7 @@ def score_seed(job: SeedJob, cpus: float) -> SeedResult:
     if job.counts_cut:
         for split in SPLITS:
             examples, items = data.splits[split].examples, data.splits[split].items
-            cut[split] = cutting.cut_share(examples, items, data.tokenizer, data.info.kind)
+            cut[split] = cutting.measure_cut(examples, items)
     best_epoch = config.epochs
 
     def on_epoch(epoch: int, scores: dict[str, float], state: object = None) -> None:

@@ -14,7 +14,6 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig
-from rungwise.tasks.data.cutting import CutShare
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind
 
 TableName = Literal["T2", "T6", "T7", "T8", "T9", "T10", "C1", "C2"]
@@ -31,23 +30,14 @@ class Published(Config):
         return self.rows[row][self.columns.index(column)]
 
 
-class PublishedSet(Config):
-    """Scores on a public set: {metric: {model: value}}."""
-
-    source: str
-    scores: dict[str, dict[str, float]]
-
-
 class PublishedResults(Config):
     tables: dict[TableName, Published]
-    sets: dict[str, PublishedSet]
 
 
 _FILE = resources.files("rungwise.evaluation.comparison") / "published.yaml"
-RESULTS = validate(
+TABLES = validate(
     PublishedResults, yaml.safe_load(_FILE.read_text("utf-8")), source="published.yaml"
-)
-TABLES = RESULTS.tables
+).tables
 
 
 class PublishedConfig(Config):
@@ -157,14 +147,15 @@ class Overlap(SummaryPart):
 
 
 class VariantResult(SummaryPart):
-    """A variant on a task. `cut` is by split what `sequence_length` truncated; `noise` the judged
-    metric by rate of typing errors; `overlap` is for all labels only."""
+    """A variant on a task. `cut` is by split the share of examples that `sequence_length`
+    truncated; `noise` the judged metric by rate of typing errors; `overlap` is for all labels
+    only."""
 
     estimates: dict[str, Estimate]
     finetune: FinetuneConfig
     selection: Selection | None
     pretraining: PretrainingCost | None  # None from random weights
-    cut: dict[str, CutShare]
+    cut: dict[str, float]
     noise: dict[str, Estimate] = Field(default_factory=dict)
     overlap: Overlap | None = None
 
@@ -277,7 +268,7 @@ class EvaluateSummary(Summary):
 
 EVALUATE = StageType(
     "evaluate",
-    13,
+    14,
     LazyFunction("rungwise.evaluation.comparison.compare:compare_variants"),
     EvaluateSummary,
     resumes=True,

@@ -1,7 +1,6 @@
 """Suites: evaluations of any rung that offers the capability they need, and the columns, tables and
 pictures that they bring to the page of a ladder, which lays them out without knowing the suite."""
 
-import json
 import math
 from abc import abstractmethod
 from collections import Counter
@@ -23,9 +22,8 @@ from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import SpecialIds
-from rungwise.corpus.cleaning.overlap import mark_repeats
 from rungwise.corpus.document import Document, read_documents
-from rungwise.corpus.summary import CorpusSummary, read_split
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.items import METRICS, Items, MeasureSummary, SuiteScore
 from rungwise.models.trained.capabilities import Encoder
@@ -46,7 +44,6 @@ class Rung:
     corpus: Artifact
     report: Reporter
     is_trained: bool = True  # else with the random weights that training could begin with
-    only_new: bool = False  # read no held-out text that stands in training
 
     @cached_property
     def model(self) -> Any:
@@ -69,13 +66,12 @@ class Rung:
     @cached_property
     def held_out(self) -> list[tuple[str, Document]]:
         """The documents of the held-out split, each with its source."""
-        documents = [
+        return [
             (row.source, document)
             for row in CorpusSummary.of(self.corpus).files
             if row.split == "validation"
             for document in read_documents(self.corpus.folder, row.file)
         ]
-        return _keep_new(documents, self.corpus) if self.only_new else documents
 
     @property
     def special(self) -> SpecialIds:
@@ -103,28 +99,11 @@ class Rung:
         return open_encoder(self.tokenizer.folder).encode(clean, words=words)
 
 
-def _keep_new(
-    documents: Sequence[tuple[str, Document]], corpus: Artifact
-) -> list[tuple[str, Document]]:
-    """Leave out sentences that stand in training, and documents of which none is left."""
-    sentences = [document.sentences for _, document in documents]
-    starts = [document.paragraph_starts for _, document in documents]
-    table = pa.table({"sentences": sentences, "paragraph_starts": starts})
-    training = (document.sentences for document in read_split(corpus, "train"))
-    stays = np.split(~mark_repeats(table, training), np.cumsum([*map(len, sentences)])[:-1])
-    return [
-        (source, document.select(own.tolist()))
-        for (source, document), own in zip(documents, stays, strict=True)
-        if own.any()
-    ]
-
-
 def _split_by_text(values: NDArray[Any], encoded: Encoded) -> list[list[Any]]:
     return [part.tolist() for part in np.split(values, encoded.lengths.cumsum())[:-1]]
 
 
 PSEUDO = "pseudo"  # the part of two-sided models
-NEW = "new text"  # ends the part of what is not in training, where a corpus keeps what is
 
 
 @dataclass(frozen=True)
@@ -143,12 +122,6 @@ class MeasuredRung:
         """The values of a suite over all its items."""
         return [row for row in self.measure.scores if row.suite == suite and row.group is None]
 
-    def file(self, suite: str, name: str) -> Any:
-        """A JSON file that a suite wrote, of the first seed; None if there is none."""
-        path = f"{suite}/{name}"
-        folder = self.measured[0].folder
-        return json.loads(folder.read_bytes(path)) if folder.exists(path) else None
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -162,8 +135,7 @@ class Cell:
 class Column:
     """A score that rungs are compared by, of a part of a `suite` ("": of tasks). `best` are the
     rungs with the best exact value, if values compare; `chosen` those whose settings this text has
-    chosen, so that they are too good; `floors` values without pretraining, by their name;
-    `published` those of other models on the same questions, of this `source`."""
+    chosen, so that they are too good; `floors` values without pretraining, by their name."""
 
     name: str
     under: str  # second line of the column head: the part of the suite
@@ -172,8 +144,6 @@ class Column:
     best: frozenset[str]
     suite: str = ""
     floors: Mapping[str, float] = field(default_factory=dict)
-    published: Mapping[str, float] = field(default_factory=dict)
-    source: str = ""
     meaning: str = ""  # in plain words
     chosen: frozenset[str] = frozenset()
 
@@ -202,13 +172,6 @@ def compare_rungs(
     return Column(name or suite, part, metric, cells, best, suite, **more)
 
 
-def compare_on_new(rungs: Sequence[MeasuredRung], column: Column) -> Column:
-    """The column of the same value on the held-out text that does not stand in training."""
-    part, name = f"{column.under} {NEW}".strip(), f"{column.name}, {NEW}"
-    ranked = bool(column.best)
-    return compare_rungs(rungs, column.suite, column.metric, part, name=name, ranked=ranked)
-
-
 def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
     """The rungs with the best exact value; none if fewer than two have one."""
     values = {
@@ -220,39 +183,6 @@ def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
         return frozenset()
     best = (max if METRICS[metric].higher_is_better else min)(values.values())
     return frozenset(name for name, value in values.items() if value == best)
-
-
-@dataclass(frozen=True)
-class TableEntry:
-    """A cell of a table: a value in the unit of its metric, or a `text`; under it the interval, or
-    the text `under`."""
-
-    value: float = math.nan
-    metric: str = "accuracy"
-    low: float = math.nan
-    high: float = math.nan
-    text: str = ""
-    under: str = ""
-
-
-@dataclass(frozen=True)
-class TableRow:
-    name: str
-    entries: Mapping[str, TableEntry]
-    under: str = ""
-
-
-@dataclass(frozen=True)
-class ScoreTable:
-    """A table with a column for each rung."""
-
-    head: str
-    rows: Sequence[TableRow]
-
-    @property
-    def rungs(self) -> set[str]:
-        """The rungs with an entry."""
-        return {name for row in self.rows for name in row.entries}
 
 
 Point = tuple[float, float, float, float]  # x, mean, low, high
@@ -269,76 +199,43 @@ def plot_estimate(x: float, estimate: Estimate, factor: float = 1.0) -> Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a picture: a line for each rung through its points, and perhaps a named level that
-    is the same for all. Where x is a size, its axis is logarithmic from a factor of ten on."""
+    """A part of a picture: a line for each rung through its points. Where x is a size, its axis is
+    logarithmic from a factor of ten on."""
 
     title: str
     x: str
     y: str
     lines: Mapping[str, Sequence[Point]]
-    level: tuple[str, float] | None = None
     is_size: bool = False
+
+
+ScoreRows = Mapping[tuple[str, str], Mapping[str, SuiteScore]]
 
 
 @dataclass(frozen=True)
 class SuiteBlock:
-    """The part of a suite in a section of the page. `hint` is of the picture."""
+    """The part of a suite in a section of the page: words, and a table whose rows have a name, what
+    stands below it, and a score of each rung."""
 
     suite: str
+    head: str  # of the names
+    rows: ScoreRows
     words: str = ""
-    tables: Sequence[ScoreTable] = ()
-    panels: Sequence[Panel] = ()
-    hint: str = ""
+
+    @property
+    def rungs(self) -> set[str]:
+        """The rungs with a score in the table."""
+        return {name for by_rung in self.rows.values() for name in by_rung}
 
 
-def read_entry(score: SuiteScore) -> TableEntry:
-    return TableEntry(score.value, score.metric, score.estimate.low, score.estimate.high)
-
-
-def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> ScoreTable:
+def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> SuiteBlock:
     """The table of all values of a suite: a row for each part and metric."""
-    entries: dict[tuple[str, str], dict[str, TableEntry]] = {}
+    rows: dict[tuple[str, str], dict[str, SuiteScore]] = {}
     for rung in rungs:
         for score in rung.scores(suite):
-            entries.setdefault((score.part, score.metric), {})[rung.name] = read_entry(score)
-    rows = [
-        TableRow(part, by_rung, metric.replace("_", " "))
-        for (part, metric), by_rung in entries.items()
-    ]
-    return ScoreTable("part", rows)
-
-
-def make_layer_panels(rungs: Sequence[MeasuredRung], suite: str, frequent: str) -> list[Panel]:
-    """A panel for each rule that predicts from single layers, its accuracy by layer; the level is
-    that of the part named `frequent`, if there is one."""
-    lines: dict[str, dict[str, list[Point]]] = {}
-    level: float | None = None
-    for rung in rungs:
-        for score in rung.scores(suite):
-            if score.part == frequent and level is None:
-                level = 100 * score.value
-            rule, _, layer = score.part.rpartition("layer ")
-            if not layer.isdecimal():
-                continue
-            point = plot_estimate(float(layer), score.estimate, 100)
-            lines.setdefault(rule.strip(), {}).setdefault(rung.name, []).append(point)
-    panels = []
-    for rule, by_rung in lines.items():
-        title = f"{suite}, {rule}".removesuffix(", ").replace("_", " ")
-        ordered = {name: sorted(points) for name, points in by_rung.items()}
-        floor = None if level is None else (frequent, level)
-        panels.append(Panel(title, "layer", "accuracy (%)", ordered, floor))
-    return panels
-
-
-@dataclass(frozen=True)
-class SuiteResult:
-    """Items, and data of JSON files for the page by name. `transductive` counts the texts that a
-    model with vectors of documents has learnt."""
-
-    items: list[Items]
-    files: dict[str, Any] = field(default_factory=dict)
-    transductive: int = 0
+            row = score.part, score.metric.replace("_", " ")
+            rows.setdefault(row, {})[rung.name] = score
+    return SuiteBlock(suite, "part", rows)
 
 
 _TYPICAL_TOKENS = 50_000.0  # that take as long as a suite of a few thousand texts
@@ -385,7 +282,7 @@ class Suite(Config):
         return isinstance(rung.model, self.capability)
 
     @abstractmethod
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         """Measure the rung; `name` is the suite's key. Raises DataError for unreadable files."""
 
     def count_tokens(self, text: ExpectedText) -> float:
@@ -398,7 +295,7 @@ class Suite(Config):
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock | None:
         """The suite's block in its `section`; None if its columns say all."""
-        return SuiteBlock(name, tables=[tabulate_scores(rungs, name)])
+        return tabulate_scores(rungs, name)
 
     def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
         """The pairs of words that it asks to rate, by file."""

@@ -7,7 +7,6 @@
     accuracy            pair, question, ...     credit, 1          mean credit
     correlation         pair of texts           gold, predicted    Spearman's rho
     pearson             pair of texts           gold, predicted    Pearson's r, mean over groups
-    weighted_pearson    pair of texts           gold, predicted    the same, weighted by their sizes
     tokens_per_second   round                   tokens, seconds    sum of tokens / seconds
 
 U runs (a model and seed), N items, R resamples
@@ -24,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import Field
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
@@ -60,7 +58,6 @@ METRICS = {
         Metric("accuracy", True, lambda sums: sums[..., 0] / sums[..., 1], (0.0, 1.0)),
         Metric("correlation", True, within=(-1.0, 1.0)),
         Metric("pearson", True, within=(-1.0, 1.0)),
-        Metric("weighted_pearson", True, within=(-1.0, 1.0)),
         Metric("tokens_per_second", True, lambda sums: sums[..., 0] / sums[..., 1]),
     )
 }
@@ -203,16 +200,14 @@ def _draw_correlations(
     the groups that are averaged (R, U)."""
     ranks = items.metric == "correlation"
     groups = np.array([""] * len(items.names) if ranks else items.groups)
-    rng, sums, weights = np.random.default_rng(0), 0.0, 0
+    rng, by_group = np.random.default_rng(0), []
     for group in np.unique(groups):
         rows = numbers[:, groups == group]
         count = rows.shape[1]
         resamples = rng.integers(count, size=(_RESAMPLES, count))
         indices = np.concatenate([np.arange(count)[None], resamples])
-        weight = count if items.metric == "weighted_pearson" else 1
-        values = np.stack([_correlations(run, indices, ranks) for run in rows], axis=1)
-        sums, weights = sums + weight * values, weights + weight
-    means = np.asarray(sums) / weights
+        by_group.append(np.stack([_correlations(run, indices, ranks) for run in rows], axis=1))
+    means = np.mean(by_group, axis=0)
     return means[0], means[1:]
 
 
@@ -252,13 +247,11 @@ class SuiteScore(SummaryPart):
 
 
 class MeasureSummary(Summary):
-    """All values. By suite: `passed_over`, what the rung lacks; `transductive`, how many of its
-    texts a model with vectors of documents has learnt, without their labels."""
+    """All values. `passed_over` says by suite what the rung lacks."""
 
     scores: tuple[SuiteScore, ...]
     passed_over: dict[str, str]
     seconds: dict[str, float]
-    transductive: dict[str, int] = Field(default_factory=dict)
 
     def value(self, suite: str, metric: str, part: str = "") -> SuiteScore | None:
         key = suite, part, metric, None

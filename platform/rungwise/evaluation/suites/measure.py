@@ -1,20 +1,17 @@
 """Measure stage: run suites on one rung. A new suite is added to the union `SuiteConfig`."""
 
-import json
 import time
-from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import DataError, RungwiseError
+from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.summary import CorpusSummary
-from rungwise.evaluation.suites.base import NEW, Rung, Suite
+from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.items import ITEMS, Items, MeasureSummary, encode_items, score_items
 from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
 from rungwise.evaluation.suites.perplexity import PerplexitySuite, RanksSuite, SpeedSuite
@@ -62,10 +59,8 @@ def measure(
     rung = Rung(
         inputs["pretrain"], inputs["tokens"], inputs["tokenizer"], inputs["corpus"], context.report
     )
-    corpus = CorpusSummary.of(rung.corpus)
-    new = replace(rung, only_new=True) if corpus.repeats_stay and corpus.repeated_bytes else None
     items: list[Items] = []
-    passed_over, seconds, transductive = {}, {}, {}
+    passed_over, seconds = {}, {}
     for number, (name, suite) in enumerate(config.suites.items()):
         context.report.progress(number, len(config.suites), suite=name)
         if not suite.serves(rung):
@@ -73,7 +68,7 @@ def measure(
             continue
         start = time.monotonic()
         try:
-            result = suite.measure(rung, name)
+            items += suite.measure(rung, name)
         except DataError as error:
             if not suite.on_held_out:
                 raise
@@ -81,15 +76,6 @@ def measure(
             context.report.note(f"{name} is left out: {error}")
             continue
         seconds[name] = time.monotonic() - start
-        items += result.items + (_measure_new(suite, new, name) if new else [])
-        if result.transductive:
-            transductive[name] = result.transductive
-            context.report.note(
-                f"{name}: transductive, training has read {result.transductive:,} of its texts"
-            )
-        for file, data in result.files.items():
-            encoded = json.dumps(data, ensure_ascii=False).encode("utf-8")
-            output.write_bytes(f"{name}/{file}", encoded)
     output.write_bytes(ITEMS, encode_items(items))
     scores = tuple(score for each in items for score in score_items([each]))
     headlines = []
@@ -101,26 +87,13 @@ def measure(
         scores=scores,
         passed_over=passed_over,
         seconds=seconds,
-        transductive=transductive,
         headline="  ".join(headlines) or "no suite that it can answer",
     )
 
 
-def _measure_new(suite: Suite, rung: Rung, name: str) -> list[Items]:
-    """The items of the held-out text that does not stand in training, if enough is left."""
-    if not (suite.on_held_out and rung.held_out):
-        return []
-    try:
-        items = suite.measure(rung, name).items
-    except RungwiseError as error:
-        rung.report.note(f"{name}: too little held-out text does not stand in training ({error})")
-        return []
-    return [replace(each, part=f"{each.part} {NEW}".strip()) for each in items]
-
-
 MEASURE = StageType(
     "measure",
-    11,
+    12,
     measure,
     MeasureSummary,
     # Digests of the files stand for paths.

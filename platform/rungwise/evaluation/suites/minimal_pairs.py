@@ -6,7 +6,7 @@ arXiv:2305.10588). Ties count half, as a guess would; BabyLM's pipeline counts t
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -22,17 +22,12 @@ from rungwise.evaluation.suites.base import (
     ExpectedText,
     MeasuredRung,
     Rung,
-    ScoreTable,
     Suite,
     SuiteBlock,
-    SuiteResult,
-    TableEntry,
-    TableRow,
     compare_rungs,
-    read_entry,
     read_lines,
 )
-from rungwise.evaluation.suites.items import Items
+from rungwise.evaluation.suites.items import Items, SuiteScore
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
 from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, count_words, text_hash
 from rungwise.tasks.formats.base import join_names
@@ -41,9 +36,6 @@ from rungwise.tasks.formats.records import parse_json
 _SHORTEST, _LONGEST = 5, 25  # words; two-sided models read a sentence once a word
 _REACH = 20  # how far apart in rank words of like frequency may be
 _LEAST = 5  # occurrences of such a word in the held-out text
-_COUNTERPARTS = (("is", "are"), ("was", "were"), ("has", "have"), ("this", "these"), ("a", "an"))
-_AGREEMENT = {one: other for pair in _COUNTERPARTS for one, other in (pair, pair[::-1])}
-_ENGLISH, _AMONG = "the", 10  # a text is English if this is among its commonest words
 
 
 @dataclass(frozen=True)
@@ -74,14 +66,11 @@ def held_out_sentences(documents: Iterable[Document]) -> list[tuple[str, str]]:
 
 def alter_sentences(sentences: Sequence[tuple[str, str]], number: int | None) -> list[MinimalPair]:
     """The pairs of each rule, `number` of sentences drawn by their hash, or all."""
-    counts = count_words(sentence for _, sentence in sentences)
-    words = LikeWords(counts, _LEAST)
+    words = LikeWords(count_words(sentence for _, sentence in sentences), _LEAST)
     rules: dict[str, Callable[[str], str]] = {
         "swapped_words": swap_words,
         "other_word": lambda sentence: replace_word(sentence, words),
     }
-    if _ENGLISH in (word for word, _ in counts.most_common(_AMONG)):
-        rules["agreement"] = break_agreement
     order = sorted(sentences, key=lambda item: text_hash(item[1]))
     pairs = []
     for rule, alter in rules.items():
@@ -108,22 +97,12 @@ def swap_words(sentence: str) -> str:
 
 def replace_word(sentence: str, words: LikeWords) -> str:
     """Replace a word by one of like frequency; "" if no word can be."""
-    return _replace(sentence, words, lambda word: "".join(words.draw(word, 1, _REACH, sentence)))
-
-
-def break_agreement(sentence: str) -> str:
-    """Replace a word by its counterpart in number or sound; "" if there is none."""
-    return _replace(sentence, _AGREEMENT, _AGREEMENT.__getitem__)
-
-
-def _replace(
-    sentence: str, words: LikeWords | Mapping[str, str], other: Callable[[str], str]
-) -> str:
     matches = [match for match in PLAIN_WORD.finditer(sentence) if match[0] in words]
     if not matches:
         return ""
     match = min(matches, key=lambda match: text_hash(sentence, match.start()))
-    return sentence[: match.start()] + other(match[0]) + sentence[match.end() :]
+    other = "".join(words.draw(match[0], 1, _REACH, sentence))
+    return sentence[: match.start()] + other + sentence[match.end() :]
 
 
 TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
@@ -144,7 +123,7 @@ _AT_ONCE = 1 << 13  # sentences, so that batches fill with rows of one length
 # The released files separate two paradigms that the paper's tables count to another phenomenon.
 _PHENOMENA = {"s-selection": "argument_structure"}
 # To foretell how much is read: of the held-out split, and of BLiMP, whose files are paradigms.
-_RULES, _SENTENCE_TOKENS = 3, 20
+_RULES, _SENTENCE_TOKENS = 2, 20
 _PAIR_BYTES, _BLIMP_TOKENS = 440, 12
 _ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
@@ -164,7 +143,7 @@ class MinimalPairsSuite(Suite):
     # pairs per paradigm, the first of a fixed draw; null: all
     pairs_per_paradigm: int | None = Field(default=None, ge=1)
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         number = self.pairs_per_paradigm
         if self.path is None:
             sentences = held_out_sentences(document for _, document in rung.held_out)
@@ -179,11 +158,10 @@ class MinimalPairsSuite(Suite):
         scores = sentence_scores(rung, [text for pair in pairs for text in (pair.good, pair.bad)])
         differences = scores[0::2] - scores[1::2]
         names, groups = [pair.name for pair in pairs], [pair.phenomenon for pair in pairs]
-        items = [
+        return [
             Items.of_credit(name, part, names, groups, credit)
             for part, credit in pair_credits(differences).items()
         ]
-        return SuiteResult(items)
 
     def count_tokens(self, text: ExpectedText) -> float:
         if self.path is None:
@@ -199,19 +177,16 @@ class MinimalPairsSuite(Suite):
         return [compare_rungs(rungs, name, "accuracy")]
 
     def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
-        entries: dict[str, dict[str, TableEntry]] = {}
+        phenomena: dict[tuple[str, str], dict[str, SuiteScore]] = {}
+        totals = {(words, ""): {} for words in _TOTALS.values()}
         for rung in rungs:
+            for score in rung.scores(name):
+                totals[_TOTALS[score.part], ""][rung.name] = score
             for score in rung.measure.scores:
                 if (score.suite, score.part) == (name, "") and score.group is not None:
-                    phenomenon = score.group.replace("_", " ")
-                    entries.setdefault(phenomenon, {})[rung.name] = read_entry(score)
-        rows = [TableRow(phenomenon, by_rung) for phenomenon, by_rung in entries.items()]
-        for part, words in _TOTALS.items():
-            scores = {rung.name: rung.measure.value(name, "accuracy", part) for rung in rungs}
-            totals = {rung: read_entry(score) for rung, score in scores.items() if score}
-            if totals:
-                rows.append(TableRow(words, totals))
-        return SuiteBlock(name, _WORDS, [ScoreTable("phenomenon", rows)])
+                    row = score.group.replace("_", " "), ""
+                    phenomena.setdefault(row, {})[rung.name] = score
+        return SuiteBlock(name, "phenomenon", phenomena | totals, _WORDS)
 
 
 def pair_credits(differences: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:

@@ -9,15 +9,13 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
-from rungwise.evaluation.comparison.summary import RESULTS
 from rungwise.evaluation.suites.base import (
     PSEUDO,
     TOKEN_BYTES,
@@ -26,7 +24,6 @@ from rungwise.evaluation.suites.base import (
     MeasuredRung,
     Rung,
     Suite,
-    SuiteResult,
     compare_rungs,
     read_lines,
 )
@@ -81,7 +78,7 @@ class PerplexitySuite(Suite):
             raise ValueError("documents are of the held-out split; leave out path or documents")
         return self
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         (end,) = rung.special.require("end")
         if self.path is not None:
             texts = _read_lines(rung, self.path, f"measure.{name}.path", end)
@@ -100,11 +97,10 @@ class PerplexitySuite(Suite):
         tokens, sizes = [len(text.ids) for text in texts], [text.size for text in texts]
         names, groups = [text.name for text in texts], [""] * len(texts)
         part = "" if rung.model.is_exact else PSEUDO
-        items = [
+        return [
             Items(name, metric, names, groups, np.stack([nats, np.array(units)], axis=1), part)
             for metric, units in (("perplexity", tokens), ("bits_per_byte", sizes))
         ]
-        return SuiteResult(items)
 
     def count_tokens(self, text: ExpectedText) -> float:
         if self.path is not None:
@@ -123,7 +119,6 @@ class PerplexitySuite(Suite):
                 name=metric.replace("_", " "),
                 ranked=ranked,
                 meaning=meaning,
-                **_published_scores(self.path, metric),
             )
             for metric, ranked, meaning in (
                 ("bits_per_byte", True, _BITS),
@@ -135,26 +130,12 @@ class PerplexitySuite(Suite):
         return None
 
 
-def _published_scores(paths: Paths | None, metric: str) -> dict[str, Any]:
-    """The published scores on a public set, and their source."""
-    for path in paths or ():
-        known = RESULTS.sets.get(PurePath(path).name)
-        if known is not None and metric in known.scores:
-            return {"published": known.scores[metric], "source": known.source}
-    return {}
-
-
 def held_out_texts(rung: Rung, end: int) -> Iterator[HeldOutText]:
     """Yield the documents of the held-out split, each closed by the end symbol."""
-    sizes = {}
-    for source, document in rung.held_out:
-        number, text = document_hash(f"{source}\0{document.id}"), " ".join(document.sentences)
-        sizes[number] = len(text.encode("utf-8"))
-        if rung.only_new:  # the tokens are of all sentences
-            ids = [*itertools.chain.from_iterable(rung.encode(document.sentences)), end]
-            yield HeldOutText(f"{number:016x}", ids, sizes[number])
-    if rung.only_new:
-        return
+    sizes = {
+        document_hash(f"{source}\0{document.id}"): len(" ".join(document.sentences).encode("utf-8"))
+        for source, document in rung.held_out
+    }
     for row in TokensSummary.of(rung.tokens).split_files("validation"):
         tokens = TokensFile(rung.tokens.folder.local(row.file)).text()
         ids, starts = close_documents(tokens, end)
@@ -191,7 +172,7 @@ class RanksSuite(Suite):
     kind: Literal["ranks"] = "ranks"
     words: int = Field(default=1000, ge=1)  # held-out words to rank, evenly spread
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         (end,) = rung.special.require("end")
         texts = sorted(held_out_texts(rung, end), key=lambda text: text.name)
         starts = np.cumsum([0, *(len(text.ids) for text in texts)])
@@ -205,7 +186,7 @@ class RanksSuite(Suite):
         nonempty = [number for number, each in enumerate(places) if each]
         names = [texts[number].name for number in nonempty]
         numbers = np.array(sums)[nonempty]
-        return SuiteResult([Items(name, "log_rank", names, [""] * len(names), numbers)])
+        return [Items(name, "log_rank", names, [""] * len(names), numbers)]
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
         return [compare_rungs(rungs, name, "log_rank", name=f"log rank ({name})")]
@@ -233,7 +214,7 @@ class SpeedSuite(Suite):
     def count_tokens(self, text: ExpectedText) -> float:
         return self.rounds * sum(text.tokens(length, length) for length in self.lengths)
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         ordinary = sorted(set(range(rung.model.vocab_size)) - set(rung.special.ids))
         rng = np.random.default_rng(0)
         texts = [rng.choice(ordinary, length).tolist() for length in self.lengths]
@@ -249,4 +230,4 @@ class SpeedSuite(Suite):
             numbers = np.stack([np.full(self.rounds, float(length)), durations], axis=1)
             part, groups = f"length {length}", [""] * self.rounds
             items.append(Items(name, "tokens_per_second", names, groups, numbers, part))
-        return SuiteResult(items)
+        return items

@@ -4,10 +4,10 @@ the nearest mean of a sense's states."""
 import json
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import yaml
@@ -18,26 +18,13 @@ from rungwise.core.errors import DataError
 from rungwise.core.storage import outside
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import (
-    Column,
-    FileSuite,
-    MeasuredRung,
-    Rung,
-    ScoreTable,
-    SuiteBlock,
-    SuiteResult,
-    TableEntry,
-    TableRow,
-    compare_rungs,
-)
-from rungwise.evaluation.suites.classifiers import Classes
+from rungwise.evaluation.suites.base import Column, FileSuite, MeasuredRung, Rung, compare_rungs
 from rungwise.evaluation.suites.items import Items
 from rungwise.evaluation.suites.minimal_pairs import held_out_sentences
 from rungwise.evaluation.suites.states import (
     FREQUENT,
-    MIX,
+    MIXED,
     Sentence,
-    WordReader,
     WordStatesSuite,
     word_reader,
 )
@@ -46,7 +33,6 @@ from rungwise.tasks.data.made import PLAIN_WORD
 from rungwise.tasks.formats.base import quote, read_text, split_lines
 
 _NAMES = "classes_map.txt"
-_MIXED = "linear mix"  # needs no choice of layer
 _FEWEST = 20  # sentences of a word of a pair
 
 
@@ -74,25 +60,33 @@ class _Senses(WordStatesSuite):
     def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
         """The words; raises DataError if there are none."""
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         reader = word_reader(rung)
-        words = [_encode(reader, each) for each in self.words(rung, name)]
-        predictions: dict[str, list[Classes]] = defaultdict(list)
-        for word in words:
-            for part, classes in word.predict().items():
-                predictions[part].append(classes)
-        mix, predictions[_MIXED] = _predict_by_mix(words)
-        names = [f"{each.word.word} {line}" for each in words for line in each.word.test.lines]
-        groups = [each.word.word for each in words for _ in each.word.test.lines]
-        truth = np.concatenate([each.test_senses for each in words])
-        items = [
-            Items.of_credit(name, part, names, groups, np.concatenate(classes) == truth)
-            for part, classes in predictions.items()
+        names, groups = [], []
+        right: dict[str, list[NDArray[np.bool_]]] = defaultdict(list)
+        for word in self.words(rung, name):
+            order = classifiers.by_frequency(word.train.senses)
+            senses, truth = (
+                classifiers.number_classes(order, each.senses) for each in (word.train, word.test)
+            )
+            data = reader.layers(word.train.sentences), senses, reader.layers(word.test.sentences)
+            predictions = {
+                FREQUENT: np.zeros(len(truth), np.int64),
+                MIXED: classifiers.by_mix(*data),
+                **classifiers.by_layer(*data, "nearest", classifiers.by_centroid),
+                **classifiers.by_layer(*data, "linear", classifiers.by_line),
+            }
+            for part, classes in predictions.items():
+                right[part].append(classes == truth)
+            names += [f"{word.word} {line}" for line in word.test.lines]
+            groups += [word.word] * len(truth)
+        return [
+            Items.of_credit(name, part, names, groups, np.concatenate(own))
+            for part, own in right.items()
         ]
-        return SuiteResult(items, {MIX: {"shares": mix.shares}})
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
-        return [compare_rungs(rungs, name, "accuracy", _MIXED)]
+        return [compare_rungs(rungs, name, "accuracy", MIXED)]
 
 
 class SensesSuite(_Senses, FileSuite):
@@ -122,28 +116,6 @@ class PseudoWordsSuite(_Senses):
             f"measure.{name}: expected two words that stand in {_FEWEST} held-out sentences each, "
             f"found none in {len(sentences)}; add text, or raise corpus.held_out_fraction"
         )
-
-
-@dataclass(frozen=True)
-class _EncodedWord:
-    """A word with its states in the sentences of train (N) and test (M), and its senses (N,) and
-    (M,), numbered by frequency in train; -1 if not in train."""
-
-    word: AmbiguousWord
-    train: NDArray[np.float32]  # (K, N, E)
-    test: NDArray[np.float32]  # (K, M, E)
-    train_senses: Classes
-    test_senses: Classes
-
-    def predict(self) -> dict[str, Classes]:
-        """The senses (M,) by every part that treats each word separately."""
-        predictions = {FREQUENT: np.zeros(len(self.word.test.senses), np.int64)}
-        for layer, (train, test) in enumerate(zip(self.train, self.test, strict=True)):
-            predictions |= {
-                f"nearest layer {layer}": classifiers.by_centroid(train, self.train_senses, test),
-                f"linear layer {layer}": classifiers.by_line(train, self.train_senses, test),
-            }
-        return predictions
 
 
 def read_words(files: list[SourceFile], most: int | None) -> list[AmbiguousWord]:
@@ -244,108 +216,39 @@ def _read_split(
     return SenseSplit(sentences, [senses[n] for n in numbers], [n + 1 for n in numbers])
 
 
-def _encode(reader: WordReader, word: AmbiguousWord) -> _EncodedWord:
-    train, test = (reader.layers(split.sentences) for split in (word.train, word.test))
-    order = classifiers.by_frequency(word.train.senses)
-    senses = (classifiers.number_classes(order, each.senses) for each in (word.train, word.test))
-    return _EncodedWord(word, train, test, *senses)
-
-
-def _predict_by_mix(words: Sequence[_EncodedWord]) -> tuple[classifiers.Mix, list[Classes]]:
-    """Learn one mix of layers for all words, each with its own senses; the senses by word."""
-    numbers, senses = np.arange(len(words)), [1 + each.train_senses.max() for each in words]
-    begins = np.cumsum([0, *senses])[:-1]
-    both = [classifiers.standardise(each.train, each.test) for each in words]
-    train, test = (np.concatenate(parts, axis=1) for parts in zip(*both, strict=True))
-    train_sizes = [len(each.word.train.senses) for each in words]
-    test_sizes = [len(each.word.test.senses) for each in words]
-    allowed = [
-        np.repeat(numbers, sizes)[:, None] == np.repeat(numbers, senses)
-        for sizes in (train_sizes, test_sizes)
-    ]
-    classes = [each.train_senses + begin for each, begin in zip(words, begins, strict=True)]
-    mix = classifiers.by_mix(train, np.concatenate(classes), test, *allowed)
-    by_word = np.split(mix.classes, np.cumsum(test_sizes)[:-1])
-    return mix, [own - begin for own, begin in zip(by_word, begins, strict=True)]
-
-
-PAIRS = "pairs.json"
-_SAME = 1e-6  # cosines closer than this count as equal, as with identical vectors
-_WORDS = (
-    "For each sentence of a textbook, the number of the sentence whose marked word is nearest in "
-    "the last layer: ✓ same sense, ✗ another sense; “all equal” where a "
-    "rung has one vector for all of them. Below it, the cosine."
-)
-
-
 class PolysemySuite(WordStatesSuite):
-    """A few ambiguous words: do their vectors differ between senses (Peters et al. 2018,
-    arXiv:1802.05365, table 4)?"""
+    """A few ambiguous words: is the nearest occurrence of one in the same sense (Peters et al.
+    2018, arXiv:1802.05365, table 4)?"""
 
     kind: Literal["polysemy"] = "polysemy"
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
-        reader, texts = word_reader(rung), read_textbook()
-        names, groups, credits, pairs = [], [], [], {}  # a credit (K,) for each occurrence
-        for word, occurrences in texts.items():
-            senses = [each["sense"] for each in occurrences]
-            sentences = [
-                Sentence(each["text"], ((each["first"], each["end"]),)) for each in occurrences
-            ]
+    def measure(self, rung: Rung, name: str) -> list[Items]:
+        reader = word_reader(rung)
+        names, groups, credits = [], [], []  # a credit (K,) for each occurrence
+        for word, (sentences, senses) in read_textbook().items():
             cosines = [classifiers.cosines(layer, layer) for layer in reader.layers(sentences)]
-            rounded = [layer.round(4).tolist() for layer in cosines]
-            pairs[word] = {"occurrences": occurrences, "cosines": rounded}
             for place, sense in enumerate(senses):
                 if senses.count(sense) > 1:
                     names.append(f"{word} {place}")
                     groups.append(word)
                     credits.append([nearest_credit(layer, senses, place) for layer in cosines])
-        items = [
+        return [
             Items.of_credit(name, f"layer {layer}", names, groups, credit)
             for layer, credit in enumerate(np.array(credits).T)
         ]
-        return SuiteResult(items, {PAIRS: pairs})
-
-    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
-        files = {rung.name: file for rung in rungs if (file := rung.file(name, PAIRS))}
-        words = next(iter(files.values()), {})
-        rows = []
-        for word, pairs in words.items():
-            for place, each in enumerate(pairs["occurrences"]):
-                text, first, end = each["text"], each["first"], each["end"]
-                marked = f"{text[:first]}*{text[first:end]}*{text[end:]}"
-                entries = {rung: _nearest_entry(place, **own[word]) for rung, own in files.items()}
-                rows.append(TableRow(marked, entries, f"{word} {place + 1}, {each['sense']}"))
-        table = ScoreTable("sentence", rows)
-        return replace(super().show(name, rungs), words=_WORDS, tables=[table] if rows else [])
 
 
-def _nearest_entry(
-    place: int, occurrences: Sequence[Mapping[str, Any]], cosines: Sequence[Sequence[Any]]
-) -> TableEntry:
-    """The occurrence nearest to that at `place` in the last layer, and whether its sense is it."""
-    last, senses = cosines[-1][place], [each["sense"] for each in occurrences]
-    others = [other for other in range(len(senses)) if other != place]
-    most = max(last[other] for other in others)
-    nearest = [other for other in others if most - last[other] < _SAME]
-    if len(nearest) > 1:
-        return TableEntry(text="all equal", under=f"{most:.2f}")
-    mark = ""
-    if senses.count(senses[place]) > 1:
-        mark = "✓ " if senses[nearest[0]] == senses[place] else "✗ "
-    return TableEntry(text=f"{mark}{nearest[0] + 1}", under=f"{most:.2f}")
-
-
-def read_textbook() -> dict[str, list[dict[str, Any]]]:
-    """The sentences of each word with its span of characters [first, end) and its sense."""
+def read_textbook() -> dict[str, tuple[list[Sentence], list[str]]]:
+    """The sentences of each word, with its place in them, and the sense in each."""
     file = resources.files("rungwise.evaluation.suites") / "polysemy.yaml"
-    texts: dict[str, list[dict[str, Any]]] = {}
+    texts: dict[str, tuple[list[Sentence], list[str]]] = {}
     for word, rows in yaml.safe_load(file.read_text("utf-8")).items():
+        sentences, senses = texts.setdefault(word, ([], []))
         for row in rows:
             before, marked, after = row["text"].split("*")
-            span = {"first": len(before), "end": len(before) + len(marked)}
-            occurrence = {"text": before + marked + after, **span, "sense": row["sense"]}
-            texts.setdefault(word, []).append(occurrence)
+            span = len(before), len(before) + len(marked)
+            sentences.append(Sentence(before + marked + after, (span,)))
+            senses.append(row["sense"])
     return texts
 
 

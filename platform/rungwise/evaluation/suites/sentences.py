@@ -1,12 +1,12 @@
 """Vectors of sentences: do cosines rank pairs as people do, and what can a classifier read off?
 Beside them stand floors that a sentence encoder must beat: the same model before training, and the
-mean of a random vector for each token or of one from counts of the corpus.
+mean of a random vector for each token.
 
-Shapes: N texts, V vocabulary, D size of a vector, E width, F features.
+Shapes: N texts, E width, F features.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from rungwise.core.errors import DataError
-from rungwise.core.recent import Recent
 from rungwise.core.storage.outside import Paths, list_matching_files
-from rungwise.corpus.cleaning.overlap import find_texts
-from rungwise.corpus.summary import count_units, read_split
+from rungwise.corpus.summary import count_units
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import (
     Column,
@@ -26,7 +24,6 @@ from rungwise.evaluation.suites.base import (
     MeasuredRung,
     Rung,
     Suite,
-    SuiteResult,
     compare_rungs,
     read_examples,
 )
@@ -42,14 +39,10 @@ from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Text
 
 WORDS, OWN = "words", "own vector"  # the parts of the word table, and of a model's own way
-VECTORS, UNTRAINED, RANDOM, PPMI = "vectors", "untrained", "random words", "PPMI words"
-_SIZE = 200
-_WINDOW = 5
-_SMOOTHING = 0.75  # exponent of the counts of contexts
-_MOST_CHARACTERS = 24_000_000  # of the corpus that is counted, about 4 M words
+VECTORS, UNTRAINED, RANDOM = "vectors", "untrained", "random words"
+_SIZE = 200  # of random vectors
 
 Vectors = NDArray[np.float64]
-WORD_TABLES: Recent[dict[str, Vectors]] = Recent()  # a process measures one rung after another
 
 
 def vectors_by_part(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
@@ -77,57 +70,18 @@ def sentence_vectors(rung: Rung, texts: Sequence[str]) -> Vectors:
 
 def floor_vectors(rung: Rung, texts: Sequence[str]) -> dict[str, Vectors]:
     """The vectors (N, ...) of sentences by floor; a model without training has no `untrained`."""
-    words = rung.corpus.fingerprint, rung.tokenizer.fingerprint
-    tables = WORD_TABLES.get(words, lambda: _word_tables(rung))
+    table_VD = draw_vectors(rung.splitter.get_vocab_size())
     special = {*rung.special.ids}  # the unknown token among them
     ids = [[token for token in text if token not in special] for text in rung.encode(texts)]
-    floors = {
-        name: np.stack([table_VD[own].sum(axis=0) / max(1, len(own)) for own in ids])
-        for name, table_VD in tables.items()
-    }
-    if rung.untrained is not None:
-        floors = {UNTRAINED: sentence_vectors(rung.untrained, texts), **floors}
-    return floors
+    means = np.stack([table_VD[own].sum(axis=0) / max(1, len(own)) for own in ids])
+    if rung.untrained is None:
+        return {RANDOM: means}
+    return {UNTRAINED: sentence_vectors(rung.untrained, texts), RANDOM: means}
 
 
-def _word_tables(rung: Rung) -> dict[str, Vectors]:
-    vocab_size = rung.splitter.get_vocab_size()
-    random_VD = np.random.default_rng(0).standard_normal((vocab_size, _SIZE))
-    sentences, room = [], _MOST_CHARACTERS
-    for document in read_split(rung.corpus, "train"):
-        sentences += document.sentences
-        room -= sum(map(len, document.sentences))
-        if room <= 0:
-            break
-    encoded = rung.encode_array(sentences)
-    return {RANDOM: random_VD, PPMI: ppmi_vectors(encoded.ids, encoded.lengths, vocab_size)}
-
-
-def ppmi_vectors(
-    ids: NDArray[np.integer], lengths: NDArray[np.int64], vocab_size: int, size: int = _SIZE
-) -> Vectors:
-    """The vectors (V, size), U·sqrt(S), of positive pointwise mutual information of tokens within
-    five in sentences of these lengths (Levy, Goldberg and Dagan 2015, "Improving Distributional
-    Similarity with Lessons Learned from Word Embeddings"); zeros for a token that stands alone."""
-    from scipy import sparse  # takes a second
-    from sklearn.utils.extmath import randomized_svd
-
-    ids, sentence = ids.astype(np.int64), np.repeat(np.arange(len(lengths)), lengths)
-    counts = sparse.csr_matrix((vocab_size, vocab_size))
-    for distance in range(1, _WINDOW + 1):
-        near = sentence[distance:] == sentence[:-distance]
-        pair = ids[:-distance][near], ids[distance:][near]
-        counts += sparse.coo_matrix((np.ones(len(pair[0])), pair), counts.shape).tocsr()
-    cells = (counts + counts.T).tocoo()
-    of_word = np.bincount(cells.row, cells.data, vocab_size)
-    of_context = of_word**_SMOOTHING / max(1e-300, (of_word**_SMOOTHING).sum())
-    information = np.log(cells.data / (of_word[cells.row] * of_context[cells.col]))
-    above = information > 0
-    place = cells.row[above], cells.col[above]
-    matrix = sparse.csr_matrix((information[above], place), counts.shape)
-    rank = min(size, vocab_size)
-    vectors, values, _ = randomized_svd(matrix, rank, n_iter=4, random_state=0)  # pyright: ignore[reportArgumentType] its stub knows "auto"
-    return vectors * np.sqrt(values)
+def draw_vectors(vocab_size: int, seed: int = 0) -> Vectors:
+    """A random vector of each token."""
+    return np.random.default_rng(seed).standard_normal((vocab_size, _SIZE))
 
 
 class _SentenceSuite(Suite):
@@ -151,7 +105,7 @@ class SentencesSuite(_SentenceSuite, FileSuite):
             raise ValueError("expected pairs with scores, found a format with labels")
         return value
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         counts: Counter[str] = Counter()
         key = f"measure.{name}.path"
         pairs = read_examples(self.path, self.format, "test", key, counts)
@@ -167,17 +121,18 @@ class SentencesSuite(_SentenceSuite, FileSuite):
         names = [pair.where for pair in pairs]
         several = len(list_matching_files(self.path, key)) > 1
         sets = [place.rpartition(":")[0] if several else "" for place in names]
-        metrics = ("correlation", "pearson", *(["weighted_pearson"] if several else []))
         items = []
         for part, vectors in (vectors_by_part(rung, texts) | floor_vectors(rung, texts)).items():
             numbers = np.stack([gold, cosines(vectors[0::2], vectors[1::2])], axis=1)
-            items += [Items(name, metric, names, sets, numbers, part) for metric in metrics]
-        return SuiteResult(items)
+            items += [
+                Items(name, metric, names, sets, numbers, part)
+                for metric in ("correlation", "pearson")
+            ]
+        return items
 
 
 MAJORITY = "most frequent"
 _LENGTHS = 6
-_RUN = 8  # words: training has read a text if it has all its runs of so many
 _FEWEST_WORDS = 5  # of a sentence whose words are swapped
 
 Split = tuple[classifiers.Places, classifiers.Places]  # the training and the test places
@@ -241,16 +196,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
             raise ValueError(f"expected texts with a class or a score, found {value.task_kind}")
         return value
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
-        result = self._measure(rung, name)
-        if not getattr(rung.model, "learns_documents", False):
-            return result
-        rows = self._read("test" if self.test else "train", name)
-        texts = [" ".join(text.parts) for _, text in rows]
-        documents = (document.sentences for document in read_split(rung.corpus, "train"))
-        return replace(result, transductive=int(find_texts(texts, documents, _RUN).sum()))
-
-    def _measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         parts = [self._read(key, name) for key in ("train", "test") if getattr(self, key)]
         names = [name for part in parts for name, _ in part]
         texts = [text for part in parts for _, text in part]
@@ -259,7 +205,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
         splits = [(np.arange(count), np.arange(count, len(names)))] if len(parts) > 1 else None
         if KINDS[self.format.task_kind].one_label:
             labels = [str(text.target) for text in texts]
-            return SuiteResult(self.classify(name, features, names, labels, splits))
+            return self.classify(name, features, names, labels, splits)
         scores_N = np.array([float(str(text.target)) for text in texts])
         splits = splits or classifiers.folds(np.zeros(len(names), np.int64), self.folds)
         places = np.concatenate([test for _, test in splits])
@@ -267,25 +213,21 @@ class SentenceProbeSuite(_ProbeOfVectors):
         items = []
         for part, vectors_NF in features.items():
             predicted = [
-                classifiers.to_scores(
-                    vectors_NF[train], scores_N[train], vectors_NF[test], self.head == "logistic"
-                )
+                classifiers.to_scores(vectors_NF[train], scores_N[train], vectors_NF[test])
                 for train, test in splits
             ]
             flat = np.concatenate(predicted).astype(np.float64)
             numbers = np.stack([scores_N[places], flat], axis=1)
             items.append(Items(name, "pearson", names, [""] * len(names), numbers, part))
-        return SuiteResult(items)
+        return items
 
     def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
-        """Accuracy or a correlation, beside the highest value of each floor."""
+        """Accuracy or a correlation, beside the highest value of random vectors."""
         columns = []
         for metric in ("accuracy", "pearson"):
-            floors = {
-                f"{part}, averaged": max(score.value for score in scores)
-                for part in (RANDOM, PPMI)
-                if (scores := [s for r in rungs if (s := r.measure.value(name, metric, part))])
-            }
+            scores = [s for r in rungs if (s := r.measure.value(name, metric, RANDOM))]
+            best = max((score.value for score in scores), default=None)
+            floors = {} if best is None else {f"{RANDOM}, averaged": best}
             columns.append(compare_rungs(rungs, name, metric, VECTORS, floors=floors))
         return columns
 
@@ -316,20 +258,19 @@ def pair_features(u_NE: classifiers.Vectors, v_NE: classifiers.Vectors) -> class
 
 
 class SentencePropertiesSuite(_ProbeOfVectors):
-    """Held-out sentences: can a classifier read lengths, words and order off the vectors (after
-    Conneau et al. 2018, arXiv:1805.01070)?"""
+    """Held-out sentences: can a classifier read length and order off the vectors (after Conneau et
+    al. 2018, arXiv:1805.01070)?"""
 
     of_held_out: ClassVar[bool] = True
 
     kind: Literal["sentence_properties"] = "sentence_properties"
     sentences: int = Field(default=3000, ge=100)  # of each property, at most
-    words: int = Field(default=100, ge=2, le=1000)  # of which one is to be told
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         blank, sentences = _read_sentences(rung)
         items: list[Items] = []
         for kind, make in PROPERTIES.items():
-            examples = make(sentences, self.words)
+            examples = make(sentences)
             texts = [blank.join(words) for words, _ in examples]
             labels = [label for _, label in examples]
             if len(set(labels)) < 2 or len(texts) < 2 * self.folds:
@@ -342,7 +283,7 @@ class SentencePropertiesSuite(_ProbeOfVectors):
             features = {VECTORS: sentence_vectors(rung, texts), **floor_vectors(rung, texts)}
             numbers = [f"{kind} {place}" for place in places]
             items += self.classify(name, features, numbers, labels, None, kind)
-        return SuiteResult(items)
+        return items
 
 
 def _read_sentences(rung: Rung) -> tuple[str, list[list[str]]]:
@@ -357,7 +298,7 @@ Words = Sequence[str]  # of a sentence
 Examples = list[tuple[Words, str]]  # sentences, each with its class
 
 
-def lengths(sentences: Sequence[Words], words: int) -> Examples:
+def lengths(sentences: Sequence[Words]) -> Examples:
     """Class sentences by their number of words, in six classes of equal size."""
     sizes = np.array([len(each) for each in sentences])
     bounds = np.unique(np.quantile(sizes, np.arange(1, _LENGTHS) / _LENGTHS))
@@ -365,18 +306,7 @@ def lengths(sentences: Sequence[Words], words: int) -> Examples:
     return [(each, str(number)) for each, number in zip(sentences, classes, strict=True)]
 
 
-def content(sentences: Sequence[Words], words: int) -> Examples:
-    """Class sentences by the only one in them of some words of middle frequency, behind as many
-    that stand in more sentences."""
-    ranked = classifiers.by_frequency(
-        [word for each in sentences for word in {*each} if word.isalpha()]
-    )
-    targets = {*ranked[words : 2 * words]}
-    inside = [(each, targets.intersection(each)) for each in sentences]
-    return [(each, min(matches)) for each, matches in inside if len(matches) == 1]
-
-
-def order(sentences: Sequence[Words], words: int) -> Examples:
+def order(sentences: Sequence[Words]) -> Examples:
     """Class every other sentence of at least five words as swapped: two neighbours drawn at random
     change places."""
     rng, examples = np.random.default_rng(0), []
@@ -388,8 +318,4 @@ def order(sentences: Sequence[Words], words: int) -> Examples:
     return examples
 
 
-PROPERTIES: dict[str, Callable[[Sequence[Words], int], Examples]] = {
-    "length": lengths,
-    "content": content,
-    "order": order,
-}
+PROPERTIES = {"length": lengths, "order": order}

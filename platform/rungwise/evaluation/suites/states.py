@@ -17,17 +17,7 @@ from pydantic import Field
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import Paths
 from rungwise.evaluation.suites import classifiers
-from rungwise.evaluation.suites.base import (
-    MeasuredRung,
-    Panel,
-    Rung,
-    Suite,
-    SuiteBlock,
-    SuiteResult,
-    make_layer_panels,
-    plot_value,
-    read_examples,
-)
+from rungwise.evaluation.suites.base import Rung, Suite, read_examples
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
 from rungwise.instances.order import evenly
@@ -37,13 +27,8 @@ from rungwise.tasks.formats.tagged import ConllFormat, ConlluFormat
 from rungwise.tasks.kinds.tagging import marks_spans
 from rungwise.tokenizer.mask_units import find_blanks
 
-MIX = "mix.json"  # the learned share of each layer, of the suites that learn one
 FREQUENT = "most frequent"  # the part that predicts without any state
-_HINT = (
-    "where a line is highest, and how far above the most frequent answer; layer 0 is the token "
-    "embeddings, and the weights of the rung are frozen. That a layer contains information does "
-    "not mean that the model uses it. In a learned mix the shares of layers add up to 100 %"
-)
+MIXED = "linear mix"  # that of all layers, which needs no choice of one
 
 
 @dataclass(frozen=True)
@@ -93,17 +78,6 @@ class WordStatesSuite(Suite):
     def serves(self, rung: Rung) -> bool:
         return reads_words(rung)
 
-    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock:
-        panels = make_layer_panels(rungs, name, FREQUENT)
-        shares = {r.name: file["shares"] for r in rungs if (file := r.file(name, MIX))}
-        if shares:
-            lines = {
-                rung: [plot_value(float(layer), 100 * share) for layer, share in enumerate(layers)]
-                for rung, layers in shares.items()
-            }
-            panels.append(Panel(f"{name}, learned mix", "layer", "share of the mix (%)", lines))
-        return SuiteBlock(name, panels=panels, hint=_HINT)
-
 
 def word_reader(rung: Rung) -> WordReader:
     """The reader of a rung for which `reads_words` is true."""
@@ -144,7 +118,7 @@ class ProbeSuite(WordStatesSuite):
     train_words: int = Field(default=8000, ge=1)
     test_words: int = Field(default=5000, ge=1)  # about how many words to test on, likewise
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         reader = word_reader(rung)
         train, test = (
             _read_split(self.format, getattr(self, split), f"measure.{name}.{split}", most, reader)
@@ -152,19 +126,18 @@ class ProbeSuite(WordStatesSuite):
         )
         order = classifiers.by_frequency(train.tags)
         classes, truth = (classifiers.number_classes(order, each.tags) for each in (train, test))
-        layers = classifiers.standardise(train.layers, test.layers)
-        mix = classifiers.by_mix(layers[0], classes, layers[1])
-        frequent = most_frequent(train.words, classes, test.words)
-        predictions = {FREQUENT: frequent, "linear mix": mix.classes}
-        for layer, (train_NE, test_ME) in enumerate(zip(train.layers, test.layers, strict=True)):
-            predictions[f"linear layer {layer}"] = classifiers.by_line(train_NE, classes, test_ME)
+        data = train.layers, classes, test.layers
+        predictions = {
+            FREQUENT: most_frequent(train.words, classes, test.words),
+            MIXED: classifiers.by_mix(*data),
+            **classifiers.by_layer(*data, "linear", classifiers.by_line),
+        }
         # The tag of each word, or its span type for span tags.
         groups = [t.partition("-")[2] or t for t in test.tags] if marks_spans(order) else test.tags
-        items = [
+        return [
             Items.of_credit(name, part, test.names, groups, tags == truth)
             for part, tags in predictions.items()
         ]
-        return SuiteResult(items, {MIX: {"shares": mix.shares}})
 
 
 class _Split(NamedTuple):

@@ -22,7 +22,6 @@ from rungwise.evaluation.suites.base import (
     FileSuite,
     MeasuredRung,
     Rung,
-    SuiteResult,
     compare_rungs,
     read_lines,
 )
@@ -77,7 +76,7 @@ class SimilaritySuite(_WordsSuite):
 
     kind: Literal["similarity"] = "similarity"
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         items: list[Items] = []
         key = f"measure.{name}.path"
         sets: dict[str, str] = {}
@@ -101,7 +100,7 @@ class SimilaritySuite(_WordsSuite):
                 rated = Items(name, "correlation", names, groups, numbers, part)
                 items.append(rated.select(np.flatnonzero(known).tolist()))
             items.append(Items.of_credit(name, f"{part} {KNOWN}", names, groups, known))
-        return SuiteResult(items)
+        return items
 
     def rated_pairs(self, key: str) -> dict[str, list[frozenset[str]]]:
         """The pairs of words by file name, whatever their order and case."""
@@ -168,14 +167,14 @@ class AnalogiesSuite(_WordsSuite):
 
     kind: Literal["analogies"] = "analogies"
 
-    def measure(self, rung: Rung, name: str) -> SuiteResult:
+    def measure(self, rung: Rung, name: str) -> list[Items]:
         questions = read_questions(self.path, f"measure.{name}.path")
         ids = _word_ids(rung, sorted({word for each in questions for word in each.words}))
         known = np.array([all(word in ids for word in each.words) for each in questions])
         names, groups = [each.where for each in questions], [each.section for each in questions]
         shares = Items.of_credit(name, KNOWN, names, groups, known)
         if not known.any():
-            return SuiteResult([shares])
+            return [shares]
         places = np.flatnonzero(known).tolist()
         ids_Q4 = np.array([[ids[word] for word in questions[place].words] for place in places])
         # Unit vectors; zeros for special tokens and tokens without a vector.
@@ -186,7 +185,7 @@ class AnalogiesSuite(_WordsSuite):
         right = np.zeros(len(questions))
         right[places] = answer_analogies(directions_VD, ids_Q4[:, :3]) == ids_Q4[:, 3]
         items = Items.of_credit(name, "", names, groups, right).select(places)
-        return SuiteResult([items, shares])
+        return [items, shares]
 
 
 def answer_analogies(
