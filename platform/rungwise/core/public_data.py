@@ -1,18 +1,16 @@
-"""Public data that recipes name: the list of sets (public_sets.yaml), and their download to
-data/.downloads, which goes on where it broke off, is checked, and is put in place whole."""
+"""Public data that recipes name: the list of sets (public_sets.yaml), and their download, which is
+checked and put in place whole."""
 
-import contextlib
 import fnmatch
 import functools
 import gzip
-import hashlib
 import html
-import http
 import json
 import os
 import re
 import shutil
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,7 +25,7 @@ from pydantic import Field
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.core.storage.hub import BoundedFile, fetch
+from rungwise.core.storage.hub import fetch
 from rungwise.core.storage.store_errors import explain_store_errors
 
 _FILE = "public_sets.yaml"
@@ -206,7 +204,6 @@ RULES: dict[str, Callable[[Sequence[Path]], Iterator[str]]] = {
 }
 
 
-_PARTIAL = ".downloads"
 Say = Callable[[str], None]
 
 
@@ -219,67 +216,47 @@ def fetch_set(public: PublicSet, folder: Path, mirror: str, say: Say) -> None:
     """Put the missing files of a set below `folder`. `mirror`, unless empty, takes the place of
     https:// in addresses. Raises UserError if the network or the disk fails, DataError if a
     download is not what the list says."""
-    missing = missing_files(public, folder)
-    needed = {part.url: part for name in missing for part in public.files[name].parts}
-    arrived = {url: download(part, folder / _PARTIAL, mirror, say) for url, part in needed.items()}
-    for name in missing:
-        file = public.files[name]
-        with Folder(str(folder)).staged(name) as path, path.open("wb") as target:
-            _write(file, [arrived[part.url] for part in file.parts], name, target)
-        say(f"wrote {folder / name}")
-    for path in arrived.values():
-        path.unlink()
-    with contextlib.suppress(OSError):  # another download may be there
-        (folder / _PARTIAL).rmdir()
+    arrived: dict[str, Path] = {}
+    with explain_store_errors(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".downloads-", dir=folder) as scratch:
+            for name in missing_files(public, folder):
+                file = public.files[name]
+                for part in file.parts:
+                    if part.url not in arrived:
+                        arrived[part.url] = download(part, Path(scratch), mirror, say)
+                with Folder(str(folder)).staged(name) as path, path.open("wb") as target:
+                    _write(file, [arrived[part.url] for part in file.parts], name, target)
+                say(f"wrote {folder / name}")
 
 
 def download(part: Download, folder: Path, mirror: str, say: Say) -> Path:
-    """Return the checked download, continuing what is there of it."""
-    key = hashlib.sha256(part.url.encode()).hexdigest()[:12]
-    path = folder / f"{part.url.rpartition('/')[2]}-{key}"
-    with explain_store_errors(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            _receive(part, path, mirror, say)
-        except DataError:
-            path.unlink()
-            raise
-    size, digest = path.stat().st_size, file_digest(path)
-    if (size, digest) != (part.bytes, part.sha256):
-        path.unlink()
-        expected = f"{part.bytes:,} bytes with the SHA-256 {part.sha256}"
-        change = "nothing was kept; try again, and if it stays so, somebody changed the file"
-        raise DataError.at(part.url, expected, f"{size:,} with {digest}", change)
-    return path
-
-
-def _receive(part: Download, path: Path, mirror: str, say: Say) -> None:
-    """Append to `path` until it has the expected bytes; less if the server has no more."""
+    """Return the checked download, in a folder. Raises as `fetch_set`."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
 
     url = mirror.rstrip("/") + "/" + part.url.partition("://")[2] if mirror else part.url
-    with BoundedFile(path, "ab", part.bytes, url) as target:
-        if (start := target.tell()) >= part.bytes:
-            return
-        say(f"downloading {url}" + (f" from byte {start:,} on" if start else ""))
-        try:
-            fetch(url, lambda: http_get(url, target, resume_size=start), is_file=True)
-            return
-        except HfHubHTTPError as error:
-            status = error.response.status_code
-            if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                return
-            fault = f"the server answers {status} {error.response.reason_phrase}"
-        except (httpx2.RequestError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            fault = " ".join(str(error).split()) or type(error).__name__
+    path = folder / part.sha256
+    say(f"downloading {url}")
+    try:
+        with path.open("wb") as target:
+            fetch(url, lambda: http_get(url, target), part.bytes)
+    except (HfHubHTTPError, httpx2.RequestError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        fault = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, HfHubHTTPError):
+            fault = f"the server answers {error.response.status_code}"
         raise UserError(
-            f"{url} cannot be fetched ({fault}); {target.tell():,} of {part.bytes:,} bytes are "
-            "here, and the same command goes on from there; --mirror names a server with a copy"
-        )
+            f"{url} cannot be fetched ({fault}); try again; --mirror names a server with a copy"
+        ) from error
+    size, digest = path.stat().st_size, file_digest(path)
+    if (size, digest) != (part.bytes, part.sha256):
+        expected = f"{part.bytes:,} bytes with the SHA-256 {part.sha256}"
+        change = "nothing was kept; try again, and if it stays so, somebody changed the file"
+        raise DataError.at(part.url, expected, f"{size:,} with {digest}", change)
+    return path
 
 
 def _write(file: PublicFile, parts: list[Path], name: str, target: BinaryIO) -> None:

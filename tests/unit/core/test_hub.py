@@ -150,7 +150,7 @@ def test_cached_text_is_read(server: Hub, tmp_path: Path, monkeypatch: pytest.Mo
     [
         ("hf://datasets/org/none/x.txt", "no such repository, or it is private"),
         ("hf://datasets/org/secret/x.txt", "no such repository, or it is private"),
-        ("hf://datasets/org/asked/x.txt", "access is given on request"),
+        ("hf://datasets/org/asked/x.txt", "no such repository, or it is private"),
         ("hf://datasets/org/name@dev/x.txt", "no such revision"),
         ("hf://datasets/org/name/none.txt", "no file matches"),
         ("hf://datasets/name", "expected hf://datasets/ORG/NAME/FILES"),
@@ -212,8 +212,12 @@ def of_listing(**changes: Any) -> Lie:
         ("_tree", of_listing(size="many"), "with sizes and digests"),
         ("_tree", of_listing(size=-1), "with sizes and digests"),
         ("_tree", of_listing(size=10**18), "no room for its 1,000"),
-        ("_tree", lambda entries: entries * 400_000, "longer than 67,108,864 bytes"),
-        ("_tree", of_listing(size=3), "expected 3 bytes, and more came"),
+        (
+            "_tree",
+            lambda entries: entries * 400_000,
+            "expected at most 67,108,864 bytes, found more",
+        ),
+        ("_tree", of_listing(size=3), "expected at most 3 bytes, found more"),
         ("_tree", of_listing(size=5), "not the size that it lists"),
     ],
 )

@@ -107,27 +107,6 @@ def test_a_key_that_has_dots_is_one_key(dotted: str, changed: dict[str, object])
     assert with_overrides(data, {dotted: 3}, Recipe) == changed
 
 
-def test_a_plan_reads_the_first_examples(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for split, header in (("train", "text,label"), ("test", "text,class")):
-        (tmp_path / f"{split}.csv").write_text(f"{header}\na,b\nc,d\n")
-    data = (
-        f"{{kind: files, train: [{tmp_path}/train.csv], test: [{tmp_path}/test.csv], "
-        "validation_fraction: 0.5, format: {kind: table, delimiter: ',', "
-        "columns: {text: text, label: label}}}"
-    )
-    command = [
-        "plan",
-        "finetune",
-        "quickstart",
-        f"root={tmp_path}/a",
-        f"tasks={{t: {{data: {data}}}}}",
-    ]
-    assert main(command) == 2
-    message = capfd.readouterr().err
-    assert "tasks.t: " in message
-    assert "test.csv:1: expected one column 'label', found none" in message
-
-
 def test_no_tasks_name_the_workflow(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rest = [f"root={tmp_path}", "corpus={sources: [{kind: pydocs}]}"]
     assert main(["plan", "finetune", "bert-mini", *rest]) == 2

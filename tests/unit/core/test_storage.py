@@ -73,8 +73,20 @@ def test_a_server_of_files_that_refuses_is_named_in_one_line() -> None:
             with pytest.raises(UserError) as caught:
                 list_matching_files([place], "corpus.sources.0.path")
             message = str(caught.value)
-            assert "does not give the file (403 Forbidden)" in message
+            assert "(403 Forbidden)" in message
             assert message.endswith(f"change corpus.sources.0.path (now {place})")
+
+
+class Tagging(FileServer):
+    def reply(self, path: str, headers: dict[str, str]) -> Reply:
+        status, more, data = super().reply(path, headers)
+        return status, more | {"ETag": '"1"'}, data
+
+
+def test_a_file_of_a_server_with_etags_is_read() -> None:
+    with serving(Tagging({"/x.txt": b"text"}.get)) as server:
+        [file] = find_files(f"{server.url}/x.txt")
+        assert file.open().read() == b"text"
 
 
 def test_an_error_while_writing_leaves_the_old_file(folder: Folder) -> None:

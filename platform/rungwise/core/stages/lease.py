@@ -51,14 +51,12 @@ class _Holder(BaseModel):
     beats: str
     host: str
     pid: int
-    job: str | None
     driver: str = ""
     machine: str
     started: str
 
     def __str__(self) -> str:
-        job = f", job {self.job}" if self.job else ""
-        return f"process {self.pid} on {self.host}{job}"
+        return f"process {self.pid} on {self.host}"
 
     @property
     def is_here(self) -> bool:
@@ -72,16 +70,14 @@ class _Holder(BaseModel):
 class Lease:
     """The lease of one artifact. Call `take` until it returns True, and finally `release`."""
 
-    def __init__(
-        self, folder: Folder, fingerprint: str, job: str | None = None, driver: str = ""
-    ) -> None:
-        """`folder` is the stage's; `job` is this driver's Ray job, for people; `driver` its id."""
+    def __init__(self, folder: Folder, fingerprint: str, driver: str = "") -> None:
+        """`folder` is the stage's, `driver` the id of this driver."""
         self.holder = ""  # description of the holder, after a failed `take`
         self.lost = False  # another driver took over; noticed within BEAT_SECONDS
         self.dead: tuple[str, ...] = ()  # ids of drivers that were killed, whose lease `take` took
         self._folder = folder
         self._fingerprint = fingerprint
-        self._job, self._driver = job, driver
+        self._driver = driver
         self._name = ""  # of our file
         self._held = False
         self._beats = 0
@@ -219,7 +215,6 @@ class Lease:
             beats=f"{self._beats:012}",
             host=socket.gethostname(),
             pid=os.getpid(),
-            job=self._job,
             driver=self._driver,
             machine=_machine(),
             started=_read_start_time(os.getpid()),
@@ -250,7 +245,7 @@ class Driver:
 
 
 @contextlib.contextmanager
-def register_driver(root: Folder, job: str | None = None) -> Iterator[Driver]:
+def register_driver(root: Folder) -> Iterator[Driver]:
     """Register this process as a driver for the block. Removes what killed drivers left."""
     dead: list[str] = []
     for lease in _list_drivers(root):
@@ -258,7 +253,7 @@ def register_driver(root: Folder, job: str | None = None) -> Iterator[Driver]:
             dead += lease.dead
             lease.release()
     id = f"{time.time_ns():016x}{uuid.uuid4().hex[:16]}"
-    lease = Lease(root, id, job, id)
+    lease = Lease(root, id, id)
     lease.take()
     try:
         yield Driver(id, tuple(dead))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
-from rungwise.core.configuration.canonical import fingerprint, plain
+from rungwise.core.configuration.canonical import fingerprint, flatten, plain
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
@@ -180,12 +180,12 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
             reason = GOES_ON
         else:
             own = [each for each in finished if each.label == label]
-            reason = str(earlier) if earlier else _reason(stage, own, rows)
+            reason = str(earlier) if earlier else _reason(stage, own)
         rows.append(Planned(stage, folder, None, reason, earlier))
     return rows
 
 
-def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned]) -> str:
+def _reason(stage: Stage, finished: Sequence[Artifact]) -> str:
     """Say what changed since the closest build of this title in `finished`."""
     facts = [
         each.record["facts"] for each in finished if each.record.get("title") == stage.display_name
@@ -193,31 +193,20 @@ def _reason(stage: Stage, finished: Sequence[Artifact], rows: Sequence[Planned])
     if not facts:
         return "first run"
     changes = min((_changes(before, stage.facts) for before in facts), key=len)
-    rebuilt = [row.stage.display_name for row in rows if row.artifact is None]
     own = [change for change in changes if not change.startswith("inputs.")]
     if own:
         return list_first(own, _MOST_CHANGES, "; ")
-    changed = [name for name, source in stage.inputs.items() if source.display_name in rebuilt]
-    if changed:
-        noun, verb = ("input", "is") if len(changed) == 1 else ("inputs", "are")
-        return f"its {noun} {list_first(changed, _MOST_CHANGES)} {verb} rebuilt"
-    return f"its inputs differ: {', '.join(stage.inputs)}"
+    names = [change.removeprefix("inputs.").partition(" ")[0] for change in changes]
+    return f"other inputs: {list_first(names, _MOST_CHANGES)}"
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], within: str = "") -> list[str]:
-    """Name what differs, a block that is only on one side as a whole."""
-    changes: list[str] = []
-    for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
-        name = f"{within}{key}"
-        if before == after:
-            continue
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            changes += _changes(before, after, f"{name}.")
-        elif isinstance(before or after, Mapping) and (before is None or after is None):
-            changes.append(f"{name} {'added' if before is None else 'removed'}")
-        else:
-            texts = ["unset" if value is None else str(value) for value in (before, after)]
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Name the keys that differ, with their values."""
+    before, after = flatten(old), flatten(new)
+    changes = []
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            texts = [str(values.get(key, "unset")) for values in (before, after)]
             short = [text if len(text) <= 40 else text[:37] + "..." for text in texts]
-            changes.append(f"{name} {' -> '.join(short)}")
-    return [change.removeprefix("config.") for change in changes]
+            changes.append(f"{key.removeprefix('config.')} {' -> '.join(short)}")
+    return changes

@@ -16,7 +16,9 @@ from typing import Any, BinaryIO
 from rungwise.core.errors import UserError
 from rungwise.core.storage.object_store import (
     download,
+    file_on_disk,
     filesystem,
+    is_mappable,
     is_remote,
     object_tag,
     open_stream,
@@ -180,8 +182,8 @@ class Folder:
 
     def local(self, name: str, cache: Path | None = None) -> Path:
         """A local path with the bytes of `name`: the file itself, or a download in `cache`."""
-        if not self.remote:
-            return Path(self.uri) / name
+        if is_mappable(self.uri):
+            return Path(file_on_disk(self.path(name)))
         cache = cache or cache_folder()
         with self._store() as (fs, root):
             before = fs.info(f"{root}/{name}")

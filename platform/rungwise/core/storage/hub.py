@@ -5,8 +5,7 @@ machine (HF_HOME/hub/rungwise) and checked against the listing of the commit; no
 sends names a file unless it is hexadecimal, and all it sends is bounded in bytes and time.
 
     listings/COMMIT.json    size and digest of each file
-    blobs/DIGEST            content, once
-    COMMIT/PATH             a link to it
+    COMMIT/PATH             a file
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import io
 import json
-import os
 import re
 import shutil
 import threading
@@ -50,7 +47,6 @@ _UNREACHABLE = (
 )
 _MOST_ENTRIES = 2_000_000  # of a listing
 _MOST_ANSWER_BYTES = 64 << 20  # of an answer that is no file
-_MOST_REQUESTS = 10_000  # for pages of a listing, redirects and parts of a file that breaks off
 _SILENCE_SECONDS = 30.0
 _PATIENCE_SECONDS = 600.0
 _SLOWEST_BYTES_PER_SECOND = 10_000
@@ -60,29 +56,6 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 # Only these keys of a recipe hold addresses; elsewhere, as in a licence, hf:// is text like any.
 _ADDRESS_KEYS = frozenset({"path", "paths", "train", "validation", "test", "initial"})
-
-
-class BoundedFile(io.FileIO):
-    """A local file that takes at most `size` bytes, so that a server that sends without end fills
-    no disk. Raises UserError if there is no room for `size`."""
-
-    def __init__(self, path: Path, mode: str, size: int, source: str) -> None:
-        super().__init__(path, mode)
-        self._size, self._source = size, source
-        free = shutil.disk_usage(path.parent).free
-        if size - self.tell() > free:
-            self.close()
-            raise UserError(
-                f"{source}: no room for its {size:,} bytes in {path.parent}: {free:,} are free"
-            )
-
-    def write(self, data: Any, /) -> int:
-        """Raises DataError beyond the size."""
-        if self.tell() + len(data) > self._size:
-            raise DataError(
-                f"{self._source}: expected {self._size:,} bytes, and more came; nothing was kept"
-            )
-        return super().write(data)
 
 
 class _File(NamedTuple):
@@ -150,17 +123,12 @@ def local_copy(uri: str) -> Path:
             raise UserError(f"{uri}: the repository has no such file")
         copy = _cache() / str(place.revision) / place.path_in_repo
         if not copy.exists():
-            blob = _cache() / "blobs" / file.digest
-            if not blob.exists():
-                _fetch(place, file, blob)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.link(blob, copy)
+            _fetch(place, file, copy)
         return copy
 
 
-def _fetch(place: HfUri, file: _File, blob: Path) -> None:
-    """Download a file to `blob`. Raises DataError if it has not the size and digest listed."""
+def _fetch(place: HfUri, file: _File, target: Path) -> None:
+    """Download a file to `target`. Raises DataError if it has not the size and digest listed."""
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.errors import OfflineModeIsEnabled
     from huggingface_hub.file_download import http_get
@@ -169,11 +137,15 @@ def _fetch(place: HfUri, file: _File, blob: Path) -> None:
     url = hf_hub_url(place.id, place.path_in_repo, repo_type=place.type, revision=place.revision)
     if constants.HF_HUB_OFFLINE:
         raise OfflineModeIsEnabled(url)
-    with _stage_file(blob) as aside:
-        with BoundedFile(aside, "w+b", file.size, url) as target:
+    with _stage_file(target) as aside:
+        if file.size > (free := shutil.disk_usage(aside.parent).free):
+            raise UserError(
+                f"{url}: no room for its {file.size:,} bytes in {aside.parent}: {free:,} are free"
+            )
+        with aside.open("w+b") as stream:
             headers = build_hf_headers()
             get = functools.partial(http_get, headers=headers, expected_size=file.size)
-            fetch(url, lambda: get(url, target), is_file=True)
+            fetch(url, lambda: get(url, stream), file.size)
         # SHA-256 for LFS, and Git's own for other files.
         start = hashlib.sha1(b"blob %d\0" % file.size)
         with aside.open("rb") as stream:
@@ -295,12 +267,11 @@ def _explain_errors(uri: str) -> Iterator[None]:
 
 @dataclass
 class _Traffic:
-    """The requests and bytes of one call of huggingface_hub, from `begin` on."""
+    """The bytes of one call of huggingface_hub, from `begin` on."""
 
     source: str
-    is_file: bool
+    file_bytes: int
     begin: float
-    num_requests: int = 0
     num_bytes: int = 0
 
     def check(self) -> None:
@@ -316,15 +287,15 @@ class _Traffic:
 _TRAFFIC: ContextVar[_Traffic | None] = ContextVar("traffic", default=None)
 
 
-def fetch(source: str, call: Callable[[], T], is_file: bool = False) -> T:
-    """Return what a call of huggingface_hub returns; one of a file bounds its size itself. Raises
-    UserError if too little comes in its time, headers and pauses included, and DataError for what
-    no hub answers.
+def fetch(source: str, call: Callable[[], T], file_bytes: int = 0) -> T:
+    """Return what a call of huggingface_hub returns, which may be one for a file of so many bytes.
+    Raises UserError if too little comes in its time, headers and pauses included, and DataError for
+    what no hub answers, such as a longer file.
 
     A thread of its own makes the call, since nothing else ends one that waits for a header of which
     a byte comes now and then."""
     _bound_answers()
-    traffic, result = _Traffic(source, is_file, time.monotonic()), Future[T]()
+    traffic, result = _Traffic(source, file_bytes, time.monotonic()), Future[T]()
 
     def work() -> None:
         _TRAFFIC.set(traffic)
@@ -362,9 +333,6 @@ def _bound_request(request: Request) -> None:
     if (traffic := _TRAFFIC.get()) is None:
         return
     traffic.check()
-    traffic.num_requests += 1
-    if traffic.num_requests > _MOST_REQUESTS:
-        raise DataError(f"{traffic.source}: it takes more than {_MOST_REQUESTS:,} requests")
     # As it is: what is compressed may unpack to anything, and cannot be continued.
     request.headers["Accept-Encoding"] = "identity"
     timeouts = request.extensions["timeout"]
@@ -378,7 +346,8 @@ def _bound_answer(response: Response) -> None:
     if (traffic := _TRAFFIC.get()) is None:
         return
     source, stream = str(response.request.url.copy_with(query=None)), response.stream
-    is_file = traffic.is_file and response.status_code in _STATUSES_OF_FILES
+    is_file = traffic.file_bytes and response.status_code in _STATUSES_OF_FILES
+    most_bytes = traffic.file_bytes if is_file else _MOST_ANSWER_BYTES
     assert isinstance(stream, httpx2.SyncByteStream), "it has not been read"
     if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
         raise DataError.at(source, "bytes as they are", f"{encoding:.20}", _CHECK)
@@ -390,10 +359,9 @@ def _bound_answer(response: Response) -> None:
                 num_bytes += len(piece)
                 traffic.num_bytes += len(piece)
                 traffic.check()
-                if num_bytes > _MOST_ANSWER_BYTES and not is_file:
-                    raise DataError(
-                        f"{source}: the answer is longer than {_MOST_ANSWER_BYTES:,} bytes"
-                    )
+                if num_bytes > most_bytes:
+                    expected, change = f"at most {most_bytes:,} bytes", "nothing was kept"
+                    raise DataError.at(source, expected, "more", change)
                 yield piece
 
         def close(self) -> None:
@@ -408,19 +376,16 @@ def _explain(error: Exception) -> str:
     from huggingface_hub import errors
 
     match error:
-        case errors.GatedRepoError():
-            return "access is given on request; ask on the repository's page, then set HF_TOKEN"
-        case errors.RepositoryNotFoundError():
-            return "there is no such repository, or it is private; check the name, or set HF_TOKEN"
+        case errors.RepositoryNotFoundError():  # also a gated one
+            return (
+                "there is no such repository, or it is private; check the name, ask for access on "
+                "its page, or set HF_TOKEN"
+            )
         case errors.RevisionNotFoundError():
             return "the repository has no such revision; change what follows @"
-        case errors.RemoteEntryNotFoundError():
-            return "the repository has no such file"
         case errors.RevisionResolutionError() | errors.OfflineModeIsEnabled():
             return _UNREACHABLE
-        case httpx2.TooManyRedirects():
-            return f"the hub redirects without end; {_CHECK}"
-        case httpx2.TransportError():
+        case httpx2.TransportError() | httpx2.TooManyRedirects():
             return _UNREACHABLE
         case errors.HfHubHTTPError():
             return f"the hub answers {error.response.status_code}; try again later"

@@ -57,6 +57,6 @@ def _open() -> sqlite3.Connection:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.lstat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user")
-    database = sqlite3.connect(folder / "digests.sqlite")
+    database = sqlite3.connect(folder / "sha256.sqlite")
     database.execute(_TABLE)
     return database

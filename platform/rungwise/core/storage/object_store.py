@@ -7,6 +7,7 @@ UserError after about two minutes (store_errors.py)."""
 import functools
 import io
 import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,46 +48,36 @@ def open_stream(uri: str, tag: str = "") -> io.BufferedReader:
     if is_mappable(uri):
         return open(file_on_disk(uri), "rb")
     fs, path = filesystem(uri)
-    # s3fs sends the current tag with every range, so that no two versions are mixed.
-    opened = fs.open(path, "rb", cache_type="none")
-    current_tag = object_tag(opened.details)
-    if tag and current_tag != tag:
-        raise DataError(f"{uri} has changed since it was listed; run again")
-    fetch = opened.cache.fetcher
-
-    def fetch_ranges(start: int, end: int) -> bytes:
-        end = min(end, opened.size)
-        firsts = range(start, end, _RANGE_BYTES)
-        return b"".join(
-            _whole(fetch, first, min(first + _RANGE_BYTES, end), uri) for first in firsts
-        )
-
-    opened.cache.fetcher = fetch_ranges
-    return io.BufferedReader(opened, _RANGE_BYTES)
+    return _open_object(fs, path, tag)
 
 
 def download(fs: Any, path: str, before: dict[str, Any], target: Path) -> None:
     """Download an object to `target`. Raises DataError if it was replaced since info `before`."""
-    size = int(before["size"])
+    with _open_object(fs, path, object_tag(before)) as stream, target.open("wb") as file:
+        shutil.copyfileobj(stream, file, _RANGES_AT_ONCE * _RANGE_BYTES)
 
-    def cat(start: int, end: int) -> bytes:
-        return fs.cat_file(path, start=start, end=end)
 
-    def fetch(start: int) -> None:
-        data = _whole(cat, start, min(start + _RANGE_BYTES, size), path)
-        # A disk that is nearly full takes a part, and refuses the rest.
-        while data:
-            written = os.pwrite(descriptor, data, start)
-            data, start = data[written:], start + written
+def _open_object(fs: Any, path: str, tag: str) -> io.BufferedReader:
+    # s3fs sends the current tag with every range, so that no two versions are mixed.
+    opened = fs.open(path, "rb", cache_type="none")
+    if tag and object_tag(opened.details) not in (tag, ""):  # a server of files tells none here
+        raise DataError(f"{path} has changed since it was listed; run again")
+    fetch = opened.cache.fetcher
 
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
+    def fetch_ranges(start: int, end: int) -> bytes:
+        end = min(end, opened.size)
+
+        def fetch_range(first: int) -> bytes:
+            return _whole(fetch, first, min(first + _RANGE_BYTES, end), path)
+
+        firsts = range(start, end, _RANGE_BYTES)
+        if len(firsts) < 2:
+            return b"".join(map(fetch_range, firsts))
         with ThreadPoolExecutor(_RANGES_AT_ONCE) as pool:
-            list(pool.map(fetch, range(0, size, _RANGE_BYTES)))
-    finally:
-        os.close(descriptor)
-    if object_tag(fs.info(path)) != object_tag(before):
-        raise DataError(f"{path} was replaced while it was read; run again")
+            return b"".join(pool.map(fetch_range, firsts))
+
+    opened.cache.fetcher = fetch_ranges
+    return io.BufferedReader(opened, _RANGE_BYTES)
 
 
 def _whole(fetch: Callable[[int, int], bytes], start: int, end: int, uri: str) -> bytes:

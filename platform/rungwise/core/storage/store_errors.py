@@ -4,6 +4,7 @@ import contextlib
 import errno
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from rungwise.core.errors import UserError
 
@@ -46,47 +47,31 @@ def explain_connection_errors(uri: str, key: str = "root") -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        if not (fault := _describe_fault(error)):
+            raise
         place = uri.partition("://")[2].partition("/")[0]
         host = place.rpartition("@")[2]  # the part before @ could be a password
-        change = f"or change {key} (now {uri})"
-        if message := _store_message(error).replace(place, host):
-            raise UserError(
-                f"cannot use bucket {host} ({message}); check AWS_ENDPOINT_URL, the "
-                f"credentials and the network, {change}"
-            ) from error
-        if message := _server_message(error):
-            raise UserError(
-                f"{host} does not give the file ({message}); check the address, whom it lets in, "
-                f"and the network, {change}"
-            ) from error
-        raise
+        raise UserError(
+            f"cannot use {host} ({fault.replace(place, host)}); check the address (of S3: "
+            f"AWS_ENDPOINT_URL), the credentials and the network, or change {key} (now {uri})"
+        ) from error
 
 
-def _store_message(error: Exception) -> str:
-    """An S3 error's message in one line; empty for other errors and for a missing object."""
-    # Importing botocore is slow, and if it was never imported it cannot have raised the error.
-    botocore = sys.modules.get("botocore.exceptions")
-    if botocore is None:
-        return ""
-    s3_errors = (botocore.BotoCoreError, botocore.ClientError)
-    cause = next((e for e in (error, error.__cause__) if isinstance(e, s3_errors)), None)
-    if cause is None:
-        return ""
-    code = getattr(cause, "response", {}).get("Error", {}).get("Code")
-    if code == "NoSuchBucket":
-        return "there is no such bucket"
-    return "" if isinstance(error, FileNotFoundError) else " ".join(str(cause).split())
-
-
-def _server_message(error: Exception) -> str:
-    """An error of HTTP in a few words, without the address; empty for other errors."""
-    aiohttp = sys.modules.get("aiohttp")
+def _describe_fault(error: Any) -> str:
+    """The fault of a store or a server in one line, without the address; empty for other errors and
+    for a missing object."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    if aiohttp is None or not isinstance(error, aiohttp.ClientError):
-        return ""
-    status = getattr(error, "status", None)  # of an answer
-    return type(error).__name__ if status is None else f"{status} {getattr(error, 'message', '')}"
+    # Importing these is slow, and one that was never imported cannot have raised the error.
+    botocore, aiohttp = map(sys.modules.get, ("botocore.exceptions", "aiohttp"))
+    if aiohttp and isinstance(error, aiohttp.ClientResponseError):
+        return f"{error.status} {error.message}"
+    if aiohttp and isinstance(error, aiohttp.ClientError):
+        return type(error).__name__
+    of_s3 = (botocore.BotoCoreError, botocore.ClientError) if botocore else ()
+    cause = next((each for each in (error, error.__cause__) if isinstance(each, of_s3)), None)
+    is_missing = isinstance(error, FileNotFoundError) and "(NoSuchBucket)" not in str(cause)
+    return "" if cause is None or is_missing else " ".join(str(cause).split())
 
 
 def is_conflict(error: OSError) -> bool:

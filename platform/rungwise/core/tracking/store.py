@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import shlex
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
 
 _SQLITE = b"SQLite format 3\0"  # how every database file begins
-_LEFT_SECONDS = 600.0  # after which nobody makes that store any more
 _QUOTED = {"%", "?"}  # what SQLAlchemy reads in the path of a database as an escape or a query
 _ANOTHER = "name another store in MLFLOW_TRACKING_URI, or by --root where the command takes it"
 
@@ -88,9 +86,6 @@ def make_store(uri: str) -> None:
     if database is None or database.exists():
         return
     database.parent.mkdir(parents=True, exist_ok=True)
-    for left in database.parent.glob(f".{database.name}.*.tmp*"):  # by a kill
-        if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
-            left.unlink(missing_ok=True)
     aside = database.with_name(f".{database.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         _connect(_sqlite_uri(aside))
@@ -116,13 +111,11 @@ def open_store(uri: str) -> Any:
     try:
         return _connect(uri)
     except Exception as error:
-        remedy = "it is damaged, half made or of another version: try `mlflow db upgrade "
-        remedy += f"{shlex.quote(uri)}`, or move it away, and the next run makes a new one"
-        if "locked" in str(error):
-            remedy = "another process holds it; try again"
         reason = " ".join(str(error).partition("\n")[0].split())
-        message = f"MLflow cannot open its database {database} ({reason}); {remedy}"
-        raise UserError(message) from error
+        raise UserError(
+            f"MLflow cannot open its database {database} ({reason}); if no other process holds it, "
+            f"try `mlflow db upgrade {shlex.quote(uri)}`, or move it away: the next run makes one"
+        ) from error
 
 
 @contextlib.contextmanager

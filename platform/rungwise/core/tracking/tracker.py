@@ -211,8 +211,7 @@ class Tracker:
     @property
     def waiting(self) -> int:
         """The number of events that the server has not received."""
-        earlier = self._earlier  # which the thread may put away
-        return self._file.waiting + (earlier.waiting if earlier else 0)
+        return self._file.waiting
 
     def finish(self, timeout_seconds: float) -> int:
         """Send the rest within the timeout; return the number of events left in the spool."""
@@ -237,11 +236,9 @@ class Tracker:
         for file in take_files(self._folder):
             if not self._to.items() <= file.header.items():
                 continue  # for another server, or for one whose address has changed
-            self._earlier = file
             if not self._send(file, is_last=True):
                 return
             file.remove()
-        self._earlier = None
         is_last = False
         while not is_last:
             self._wake.wait()
