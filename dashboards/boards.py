@@ -135,11 +135,10 @@ PRETRAINING = Board(
         ),
         "Is anything lost?": (
             chart(
-                "Steps that went wrong",
+                "Skipped steps",
                 "short",
-                "Skipped: the gradient was not finite. Spikes: the loss stood out.",
+                "Their gradient was not finite.",
                 of("skipped_steps_total", legend="skipped {{run}} {{stage}}"),
-                of("loss_spikes_total", legend="spikes {{run}} {{stage}}"),
             ),
             chart(
                 "Checkpoint age",
@@ -222,39 +221,6 @@ DATA = Board(
     },
 )
 
-SWEEPS = Board(
-    "rungwise-sweeps",
-    "Sweeps",
-    {
-        "Trials and seeds": (
-            chart(
-                "By state",
-                "short",
-                "Trials of sweeps, seeds of evaluations.",
-                of("trials", "run, stage, state", above=" > 0"),
-            ),
-            chart(
-                "Best score",
-                "none",
-                "The highest so far. It was chosen with a seed other than the reported ones.",
-                of("best_objective", "run, stage, metric"),
-            ),
-            chart(
-                "Last score",
-                "none",
-                "Score of the trial or seed that ended last.",
-                of("objective", "run, stage, metric"),
-            ),
-            chart(
-                "Progress",
-                "percentunit",
-                "Share of trials that have ended.",
-                of("stage_progress_ratio", where='stage=~"(sweep|evaluate).*"'),
-            ),
-        )
-    },
-)
-
 STAGES = Board(
     "rungwise-stages",
     "Ladder and stages",
@@ -279,9 +245,8 @@ STAGES = Board(
             chart(
                 "Cost",
                 "none",
-                "In the currency of compute.price_per_hour. To come counts running stages only.",
+                "In the currency of compute.price_per_hour.",
                 of("cost_so_far", "run", legend="so far {{run}}"),
-                of("cost_to_come", "run", legend="to come {{run}}"),
                 of("budget", "run", legend="budget {{run}}"),
             ),
             chart(
@@ -399,4 +364,4 @@ CLUSTER = Board(
     },
 )
 
-BOARDS = (PRETRAINING, DATA, SWEEPS, STAGES, CLUSTER)
+BOARDS = (PRETRAINING, DATA, STAGES, CLUSTER)

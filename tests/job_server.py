@@ -22,7 +22,6 @@ class JobServer:
     token: str | None = TOKEN
     ray_version: str = ray.__version__
     python_version: str = platform.python_version()
-    nodes: list[str] = field(default_factory=lambda: ["127.0.0.2"])
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     not_yet: int = 0  # so many submissions are turned away, as by a head that has just started
     output: str = ""
@@ -54,9 +53,6 @@ class JobServer:
         if parts == ["v0", "cluster_metadata"]:
             versions = {"rayVersion": self.ray_version, "pythonVersion": self.python_version}
             return web.json_response({"data": versions})
-        if parts == ["v0", "nodes"]:
-            rows = [{"node_ip": node, "state": "ALIVE"} for node in self.nodes]
-            return web.json_response({"data": {"result": {"result": rows}}})
         if parts[0] == "packages":
             return await self._package(request, parts[2])
         if parts == ["jobs"] and request.method == "POST":

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import yaml
 
@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 PREFIX = "rungwise_"
 _BEAT_SECONDS = 5.0
 _STAGE_STATES = ("waiting", "running", "done", "cached", "failed", "not built")
-_TRIAL_STATES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
 # `DeathReason` in Ray's list of nodes (gcs.proto, NodeDeathInfo.Reason).
 _DEATHS = {0: "unknown", 1: "ended", 2: "failed", 3: "preempted", 4: "idle"}
 
@@ -64,14 +63,10 @@ def find_metrics(reported: str) -> tuple[tuple[MonitoredMetric, tuple[tuple[str,
     return tuple(metrics)
 
 
-Arguments = ParamSpec("Arguments")
-Method = Callable[Concatenate["Monitor", Arguments], None]
-
-
-def _never_raises(method: Method[Arguments]) -> Method[Arguments]:
+def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
     """Log the first exception of `method` instead of raising it into the run."""
 
-    def guarded(monitor: "Monitor", *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
+    def guarded(monitor: "Monitor", *arguments: Any, **named: Any) -> None:
         try:
             method(monitor, *arguments, **named)
         except Exception as error:
@@ -91,10 +86,6 @@ class Monitor:
     failed: bool = False
     _gauges: dict[str, Any] = field(default_factory=dict)
     _values: dict[tuple[str, ...], float] = field(default_factory=dict)
-    _trials: dict[str, dict[str, str]] = field(default_factory=dict)
-    # Of each stage: when it began and how far it was; how far it is, and its total.
-    _begins: dict[str, tuple[float, float]] = field(default_factory=dict)
-    _progress: dict[str, tuple[float, float]] = field(default_factory=dict)
     _running: set[str] = field(default_factory=set)
     _initial_deaths: set[str] | None = None
     _start: float = field(default_factory=lambda: time.monotonic())
@@ -102,28 +93,13 @@ class Monitor:
 
     @_never_raises
     def handle(self, stage: str, event: Mapping[str, Any]) -> None:
-        match event["kind"]:
-            case "progress":
-                done, total = float(event["done"]), float(event["total"])
-                if event["shown"].get("workers") == "starting":
-                    return  # a resumed run then begins above 0
-                self._begins.setdefault(stage, (time.monotonic(), done))
-                self._progress[stage] = done, total
-                self._set("stage_progress_ratio", done / max(total, 1.0), stage=stage)
-                for metric, value in event["shown"].items():
-                    if stage in self._trials and isinstance(value, int | float):
-                        self._set("objective", value, stage=stage, metric=metric)
-                        best = self._values.get(("best_objective", self.run, stage, metric), value)
-                        self._set("best_objective", max(best, value), stage=stage, metric=metric)
-            case "metrics" if event["run"] is None:
-                if any(name.startswith("train/") for name in event["values"]):
-                    self._set("steps_total", event["step"], stage=stage)
-                self._set_all(stage, event["values"])
-            case "nested":
-                self._trials.setdefault(stage, {})[event["run"]] = event["status"]
-                states = Counter(self._trials[stage].values())
-                for state in _TRIAL_STATES:
-                    self._set("trials", states[state], stage=stage, state=state.lower())
+        if event["kind"] == "progress":
+            share = event["done"] / max(event["total"], 1.0)
+            self._set("stage_progress_ratio", share, stage=stage)
+        if event["kind"] == "metrics" and event["run"] is None:
+            if any(name.startswith("train/") for name in event["values"]):
+                self._set("steps_total", event["step"], stage=stage)
+            self._set_all(stage, event["values"])
 
     @_never_raises
     def finished(self, stage: str, seconds: float, summary: Mapping[str, float]) -> None:
@@ -148,7 +124,10 @@ class Monitor:
             self._set("stage_running", float(stage in running), stage=stage)
         self._running |= running
         self._set("tracking_events_waiting", events_waiting)
-        self._set_costs(now, running)
+        if self.compute.price_per_hour is not None:
+            self._set("cost_so_far", (now - self._start) / 3600 * self.compute.price_per_hour)
+            if self.compute.budget is not None:
+                self._set("budget", self.compute.budget)
         self._refresh(running)
         self._count_nodes()
 
@@ -174,20 +153,6 @@ class Monitor:
             labels = dict(zip(metric.labels, values, strict=True))
             if not metric.passing or labels["stage"] in running:
                 self._gauges[name].set(value, labels)
-
-    def _set_costs(self, now: float, running: set[str]) -> None:
-        if self.compute.price_per_hour is None:
-            return
-        price = self.compute.price_per_hour / 3600  # of a second
-        seconds = [0.0]
-        for stage in running & self._begins.keys():
-            (begin, first), (done, total) = self._begins[stage], self._progress[stage]
-            if done > first:
-                seconds.append((now - begin) / (done - first) * (total - done))
-        self._set("cost_so_far", (now - self._start) * price)
-        self._set("cost_to_come", max(seconds) * price)
-        if self.compute.budget is not None:
-            self._set("budget", self.compute.budget)
 
     def _count_nodes(self) -> None:
         import ray

@@ -22,14 +22,38 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 
 from tests.conftest import REPOSITORY
 from tests.waiting import wait_until
 
 TOKEN = "token-of-a-test-" + "5e1d" * 8
+KUBERAY = REPOSITORY / "infra" / "kuberay"
 _BINARIES = Path(sys.executable).parent
 _AGENT_PORT = "52365"  # where KubeRay's probes ask
 _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+
+def render(folder: Path) -> list[dict[str, Any]]:
+    """The manifests that kubectl makes of a folder of kustomize."""
+    command = ["kubectl", "kustomize", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def write_overlay(
+    folder: Path, base: str, components: list[str], job: bool = False, **more: Any
+) -> Path:
+    """Write an overlay on one of the repository's, as a user does, also for its RayJob."""
+    folder.mkdir(exist_ok=True)
+    resources = [os.path.relpath(KUBERAY / "overlays" / base, folder)]
+    if job:
+        shutil.copy(KUBERAY / "overlays" / "job" / "rayjob.yaml", folder)
+        resources, components = [*resources, "rayjob.yaml"], [*components, "job"]
+    places = [os.path.relpath(KUBERAY / "components" / name, folder) for name in components]
+    text = {"resources": resources, "components": places, **more}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(text))
+    return folder
 
 
 class Pod:

@@ -12,7 +12,6 @@ import sys
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,13 @@ import yaml
 from rungwise.cluster import drain
 from rungwise.pipeline.stages import pretrain_config
 from rungwise.pipeline.workflow import load_recipe
-from rungwise.submission.job import load_job
-from rungwise.submission.kubernetes import make_rayjob, render_cluster
 from rungwise.training.estimate import Measures, estimate_run
 from rungwise.training.fit_config import require_gradient
 from tests.conftest import REPOSITORY
+from tests.infra.pods import KUBERAY, render, write_overlay
 from tests.waiting import wait_until
 
 INFRA = REPOSITORY / "infra"
-KUBERAY = INFRA / "kuberay"
 OVERLAYS = KUBERAY / "overlays"
 KUBERNETES = "1.32"
 H100 = 80e9  # bytes
@@ -45,22 +42,19 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def render_rayjob(overlay: Path) -> dict[str, Any]:
-    overrides = ["root=s3://BUCKET/rungwise"]
-    job = load_job(str(REPOSITORY), "pretrain", "quickstart", overrides)
-    return make_rayjob(job, render_cluster(overlay))
+def render_one(overlay: Path, kind: str) -> dict[str, Any]:
+    [manifest] = [each for each in render(overlay) if each["kind"] == kind]
+    return manifest
 
 
-def render_services() -> list[dict[str, Any]]:
-    command = ["kubectl", "kustomize", str(KUBERAY / "services")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return list(yaml.safe_load_all(done.stdout))
+def render_cluster(overlay: Path) -> dict[str, Any]:
+    return render_one(overlay, "RayCluster")
 
 
 def find_container(name: str) -> dict[str, Any]:
     [container] = [
         container
-        for each in render_services()
+        for each in render(KUBERAY / "services")
         if each["kind"] == "Deployment" and each["metadata"]["name"] == name
         for container in each["spec"]["template"]["spec"]["containers"]
     ]
@@ -76,13 +70,14 @@ def overlay(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """An overlay of the repository, or `own`: that of a user who adds every component to `spot`."""
     if request.param != "own":
         return OVERLAYS / request.param
-    components = [KUBERAY / "components" / name for name in ("queue", "durable-head")]
-    overlay = {
-        "resources": [os.path.relpath(OVERLAYS / "spot", tmp_path)],
-        "components": [os.path.relpath(each, tmp_path) for each in components],
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    return tmp_path
+    return write_overlay(tmp_path, "spot", ["queue", "durable-head"])
+
+
+@pytest.fixture
+def rayjob(tmp_path: Path) -> dict[str, Any]:
+    """The RayJob of a user who adds every component to `spot`."""
+    folder = write_overlay(tmp_path / "job", "spot", ["queue", "durable-head"], job=True)
+    return render_one(folder, "RayJob")
 
 
 every_overlay = pytest.mark.parametrize("overlay", ["cpu", "spot", "gpu-efa", "own"], indirect=True)
@@ -101,20 +96,21 @@ def strict(schema: Any) -> Any:
 
 
 @every_overlay
-@pytest.mark.parametrize(
-    ("kind", "render"), [("raycluster", render_cluster), ("rayjob", render_rayjob)]
-)
 def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(
-    kind: str, render: Callable[[Path], dict[str, Any]], overlay: Path
+    overlay: Path, rayjob: dict[str, Any]
 ) -> None:
-    file = SCHEMAS / f"ray.io_{kind}s.yaml"
+    for manifest in (render_cluster(overlay), render_one(OVERLAYS / "job", "RayJob"), rayjob):
+        check_schema(manifest)
+
+
+def check_schema(manifest: dict[str, Any]) -> None:
+    file = SCHEMAS / f"ray.io_{manifest['kind'].lower()}s.yaml"
     if not file.is_file():
         pytest.skip(f"{file} is absent; RUNGWISE_KUBERAY names no copy of KubeRay")
     versions = yaml.load(file.read_text(), yaml.CSafeLoader)["spec"]["versions"]
     [schema] = [each["schema"]["openAPIV3Schema"] for each in versions if each["name"] == "v1"]
     schema["properties"]["spec"] = strict(schema["properties"]["spec"])
     check = jsonschema.Draft202012Validator(schema)
-    manifest = render(overlay)
     assert [error.message for error in check.iter_errors(manifest)] == []
     manifest["spec"]["rayVersoin"] = "2.60.0"
     assert not check.is_valid(manifest)
@@ -177,20 +173,29 @@ def test_the_cluster_has_our_ray_one_image_one_root_and_two_probes(overlay: Path
 
 
 @pytest.mark.parametrize("overlay", ["own"], indirect=True)
-def test_a_queue_is_named_once_and_counts_all_pods_beforehand(overlay: Path) -> None:
+def test_a_queue_is_named_once_and_counts_all_pods_beforehand(
+    overlay: Path, rayjob: dict[str, Any]
+) -> None:
     """By Kueue's rules: a label, no autoscaler, and a RayJob that ends its cluster."""
-    cluster, rayjob = render_cluster(overlay), render_rayjob(overlay)
+    cluster = render_cluster(overlay)
     label = {"kueue.x-k8s.io/queue-name": "QUEUE"}
     assert cluster["metadata"]["labels"] == rayjob["metadata"]["labels"] == label
     assert rayjob["spec"]["shutdownAfterJobFinishes"]
     assert not cluster["spec"]["enableInTreeAutoscaling"]
     assert sum(each["replicas"] for each in cluster["spec"]["workerGroupSpecs"]) > 0
+    assert rayjob["spec"]["rayClusterSpec"] == cluster["spec"]
+
+
+def test_a_rayjob_has_the_cluster_of_its_overlay_and_a_root_in_a_bucket() -> None:
+    manifests = {each["kind"]: each["spec"] for each in render(OVERLAYS / "job") if "spec" in each}
+    [job] = manifests.values()
+    assert job["rayClusterSpec"] == render_cluster(OVERLAYS / "cpu")["spec"]
+    *run, root = job["entrypoint"].split()
+    assert run == ["rungwise", "run", "pretrain", "quickstart"]
+    assert root == "root=s3://BUCKET/rungwise/artifacts"
 
 
 def test_the_image_holds_what_the_job_runs() -> None:
-    assert render_rayjob(OVERLAYS / "cpu")["spec"]["entrypoint"].endswith(
-        "root=s3://BUCKET/rungwise"
-    )
     image = (INFRA / "Dockerfile").read_text()
     copied = re.findall(r"^COPY (?:--\S+ )?(.*) \S+$", image, re.M)
     assert all((REPOSITORY / name).exists() for names in copied for name in names.split())
@@ -233,7 +238,7 @@ def test_pods_go_to_the_nodes_that_terraform_makes(name: str, example: str) -> N
 
 
 def test_the_services_are_valid_and_reached_from_inside_alone() -> None:
-    for manifest in render_services():
+    for manifest in render(KUBERAY / "services"):
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
         if manifest["kind"] == "Service":
             assert manifest["spec"].get("type", "ClusterIP") == "ClusterIP"
@@ -249,7 +254,7 @@ def test_the_services_are_valid_and_reached_from_inside_alone() -> None:
 def test_the_services_have_every_board_and_rule_and_what_these_ask_for() -> None:
     data = {
         re.sub(r"-[0-9a-z]{10}$", "", each["metadata"]["name"]): each["data"]
-        for each in render_services()
+        for each in render(KUBERAY / "services")
         if each["kind"] == "ConfigMap"
     }
     for folder in ("prometheus/rules", "grafana/boards"):

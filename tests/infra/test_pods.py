@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -14,9 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rungwise.submission.kubernetes import render_cluster
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
-from tests.infra.pods import TOKEN, Pod, pods
+from tests.infra.pods import KUBERAY, TOKEN, Pod, pods, render, write_overlay
 from tests.waiting import wait_until
 
 HEAD, SPOT, NEW = "127.0.0.2", "127.0.0.3", "127.0.0.4"
@@ -62,10 +60,8 @@ def variables(**more: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def overlay(tmp_path: Path) -> Path:
-    """The overlay `spot` as a user patches it: places of this machine, and a short notice."""
-    folder = tmp_path / "overlay"
-    folder.mkdir()
+def cluster(tmp_path: Path) -> dict[str, Any]:
+    """That of the overlay `spot` as a user patches it: places of this machine, a short notice."""
     places = [str(tmp_path / "bucket"), f"sqlite:///{tmp_path / 'mlflow.db'}"]
     groups = ["headGroupSpec", "workerGroupSpecs/0", "workerGroupSpecs/1"]
     changes: dict[str, Any] = {
@@ -77,14 +73,10 @@ def overlay(tmp_path: Path) -> Path:
     changes[f"{spot}/terminationGracePeriodSeconds"] = NOTICE + 10
     changes[f"{spot}/containers/0/lifecycle/preStop/exec/command/3"] = str(NOTICE)
     patch = [{"op": "replace", "path": f"/spec/{k}", "value": v} for k, v in changes.items()]
-    kuberay = os.path.relpath(REPOSITORY / "infra" / "kuberay", folder)
-    text = {
-        "resources": [f"{kuberay}/overlays/spot"],
-        "components": [f"{kuberay}/components/durable-head"],
-        "patches": [{"target": {"kind": "RayCluster"}, "patch": yaml.safe_dump(patch)}],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(text))
-    return folder
+    patches = [{"target": {"kind": "RayCluster"}, "patch": yaml.safe_dump(patch)}]
+    folder = write_overlay(tmp_path / "overlay", "spot", ["durable-head"], patches=patches)
+    [made] = [each for each in render(folder) if each["kind"] == "RayCluster"]
+    return made
 
 
 class Job:
@@ -128,11 +120,11 @@ def assert_undisturbed(root: Path, undisturbed: Path) -> None:
 
 @pytest.mark.timeout(900)
 def test_a_training_saves_before_its_spot_pod_goes_and_goes_on_in_the_next_one(
-    project: Path, undisturbed: Path, overlay: Path, tmp_path: Path
+    project: Path, undisturbed: Path, cluster: dict[str, Any], tmp_path: Path
 ) -> None:
     """No checkpoint is due: the one that the run goes on from answers the pod's `preStop`."""
     root = tmp_path / "bucket" / "runs"
-    with pods(render_cluster(overlay), tmp_path) as running:
+    with pods(cluster, tmp_path) as running:
         head = running.start("head", HEAD)
         spot = running.start("spot", SPOT)
         assert all(pod.probe("livenessProbe") for pod in (head, spot))
@@ -158,23 +150,19 @@ def test_a_training_saves_before_its_spot_pod_goes_and_goes_on_in_the_next_one(
 
 @pytest.mark.timeout(900)
 def test_a_rayjob_whose_head_is_lost_goes_on_in_its_next_cluster(
-    project: Path, undisturbed: Path, overlay: Path, tmp_path: Path
+    project: Path, undisturbed: Path, cluster: dict[str, Any], tmp_path: Path
 ) -> None:
     """KubeRay answers the loss with a new cluster and the entrypoint once more."""
-    command = [sys.executable, "-m", "rungwise", "submit", "pretrain", "small.yaml"]
-    command += ["compute.checkpoint_every_steps=200", "--kubernetes", str(overlay)]
-    printed = subprocess.run(
-        command, cwd=project, env=variables(), capture_output=True, text=True, check=True
-    )
-    rayjob = yaml.safe_load(printed.stdout)["spec"]
+    rayjob = yaml.safe_load((KUBERAY / "overlays" / "job" / "rayjob.yaml").read_text())["spec"]
     assert rayjob["backoffLimit"] > 0
     root = tmp_path / "bucket" / "runs"
+    run = rayjob["entrypoint"].split()[:2]  # the image has this command
+    run += ["pretrain", "small.yaml", "compute.checkpoint_every_steps=200", f"root={root}"]
     for log in (tmp_path / "first.log", tmp_path / "second.log"):
-        cluster = {"spec": rayjob["rayClusterSpec"]}
         with pods(cluster, project) as running:
             head = running.start("head", HEAD)
             running.start("spot", SPOT)
-            job = submit(head, shlex.split(rayjob["entrypoint"]), log)
+            job = submit(head, run, log)
             if log.name == "second.log":
                 job.finish()
                 break
@@ -188,7 +176,9 @@ def test_a_rayjob_whose_head_is_lost_goes_on_in_its_next_cluster(
 
 
 @pytest.mark.timeout(300)
-def test_a_cluster_with_a_durable_head_outlives_its_head(overlay: Path, tmp_path: Path) -> None:
+def test_a_cluster_with_a_durable_head_outlives_its_head(
+    cluster: dict[str, Any], tmp_path: Path
+) -> None:
     """The worker of before takes a task of the next head, which still knows the first job."""
     program = """
 import os, ray
@@ -196,7 +186,7 @@ ray.init()
 print("in group", ray.get(ray.remote(lambda: os.environ["RAY_NODE_TYPE_NAME"]).remote()))
 """
     (tmp_path / "program.py").write_text(program)
-    with pods(render_cluster(overlay), tmp_path) as running:
+    with pods(cluster, tmp_path) as running:
         head = running.start("head", HEAD)
         spot = running.start("spot", SPOT)
         for log in (tmp_path / "before", tmp_path / "after"):

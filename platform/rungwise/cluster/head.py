@@ -1,7 +1,8 @@
 """Ray on this machine, in a process of its own, which ends with the one that started it.
 
 It imports and starts Ray beside the imports of the driver. The kernel closes the driver's end of a
-pipe however the driver ends, and this process then ends all that Ray has started.
+pipe however the driver ends, and this process then ends all that Ray has started: agents would
+outlive a raylet that was killed by up to a minute.
 """
 
 import contextlib
@@ -15,16 +16,16 @@ from typing import Any, NoReturn
 
 import psutil
 
-_START = b"start\n"
+from rungwise.core.errors import UserError
+
 _END_SECONDS = 3.0  # for Ray's own shutdown; what is left then is killed
 
 
 class Head:
-    """Imports Ray at once and starts it when told to; `address` waits until it runs."""
+    """Starts Ray at once; `address` waits until it runs."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """`settings` are of Ray's RayParams. Its processes inherit the environment of this one."""
-        self.settings = settings
         code = f"import sys; sys.path[:] = {sys.path!r}; from rungwise.cluster import head; "
         # Of a session of its own, so that Ctrl-C in a terminal ends the driver before its Ray.
         self._process = subprocess.Popen(
@@ -35,20 +36,17 @@ class Head:
             start_new_session=True,
         )
 
-    def start(self) -> None:
-        """Start Ray, without waiting for it."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `address` says that it has ended
-            self._process.stdin.write(_START)
-            self._process.stdin.flush()
-
     def address(self) -> str:
-        """Ray's address, once it runs. Raises RuntimeError if it does not start."""
+        """Ray's address, once it runs. Raises UserError if it does not start."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         answer = json.loads(line) if line else {"error": "its process has ended"}
         if "error" in answer:
-            raise RuntimeError(answer["error"])
+            reason, load = answer["error"].partition("\n")[0], os.getloadavg()[0]
+            raise UserError(
+                f"Ray did not start ({reason}); the load is {load:.0f} on {os.cpu_count()} cores: "
+                "if that is much, give the same command again later"
+            )
         return answer["address"]
 
     def stop(self) -> None:
@@ -58,9 +56,8 @@ class Head:
 
 
 def main(settings: str) -> None:
-    """Start Ray at a line of stdin, print its address or error as JSON, end it with stdin."""
-    is_told = threading.Event()
-    threading.Thread(target=_follow_stdin, args=[is_told], daemon=True).start()
+    """Start Ray, print its address or error as JSON, and end it with stdin."""
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
     from rungwise import ray_private
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -69,7 +66,6 @@ def main(settings: str) -> None:
         def start_api_server(self, **options: Any) -> None:
             """Start no server: jobs of this Ray come from the driver alone."""
 
-    is_told.wait()
     try:
         ray_private.enable_token_auth_by_default()
         ray_private.ensure_token_if_auth_enabled({}, create_token_if_missing=True)
@@ -80,17 +76,14 @@ def main(settings: str) -> None:
         answer = {"address": node.address_info["gcs_address"]}
     except Exception as error:
         answer = {"error": str(error)}
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    print(json.dumps(answer), flush=True)  # noqa: T201
     threading.Event().wait()
 
 
-def _follow_stdin(is_told: threading.Event) -> NoReturn:
-    """Set the event at the first line of stdin; at its end, end this process and all it started."""
+def _end_with_stdin() -> NoReturn:
+    """End this process, and all it has started, at the end of stdin."""
     try:
-        if sys.stdin.buffer.readline() == _START:
-            is_told.set()
-            sys.stdin.buffer.read()
+        sys.stdin.buffer.read()
         _end_children()
     finally:
         os._exit(0)  # the driver waits for it

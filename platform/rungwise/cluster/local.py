@@ -1,8 +1,8 @@
 """`rungwise up` and `down`: a Ray cluster of several nodes on this machine.
 
 Its folder, ~/.rungwise/clusters/local (RUNGWISE_HOME replaces ~/.rungwise), holds cluster.json, its
-token, the logs of its processes, and Prometheus' data. Each process inherits a mark in its
-environment, the cluster's scratch folder, by which it is found, also after its parents have ended.
+token, and what `ray start` said. Each process inherits a mark in its environment, the cluster's
+scratch folder, by which it is found, also after its parents have ended.
 """
 
 import contextlib
@@ -16,20 +16,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
-import yaml
 from rich.console import Console
 
 from rungwise.cluster.environment import ENVIRONMENT, ROOT_VARIABLE
 from rungwise.core.errors import UserError
-from rungwise.core.package_data import data_parent
 from rungwise.core.storage.folder import Folder, local_path
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.tracking.store import default_uri
@@ -38,15 +33,11 @@ HOME_VARIABLE = "RUNGWISE_HOME"
 MARK = "RUNGWISE_LOCAL_CLUSTER"
 DASHBOARD_PORT = 8265
 MAX_NODES = 32
-PAGE = "consoles/rungwise.html"  # the boards, served by Prometheus
-_GCS_PORT, _PROMETHEUS_PORT = 6379, 9090
+_GCS_PORT = 6379
 # Below the kernel's ephemeral ports, so that no process started meanwhile gets one of them.
 _QUIET_PORTS = range(20000, 32000)
 _TOKEN_BYTES = 32
 _OBJECT_STORE_BYTES = 512 << 20
-_START_SECONDS = 180.0
-_POLL_SECONDS = 0.2
-_ANSWER_SECONDS = 5.0
 _GRACE_SECONDS = 5.0
 _KILLS = 20
 _VARIABLES = {
@@ -65,10 +56,9 @@ class LocalCluster:
     job_address: str  # http://127.0.0.1:8265
     ray_address: str  # 127.0.0.2:6379
     token_path: str
-    prometheus_uri: str | None
     root: str  # the base for a recipe's relative `root`
     scratch: str  # of Ray's nodes; not in the folder: sockets below it need a short path
-    ready: bool = False  # everything has answered
+    ready: bool = False  # every node runs
 
 
 def cluster_folder() -> Path:
@@ -109,25 +99,19 @@ def start_cluster(nodes: int, root: str, console: Console) -> LocalCluster:
     if not 1 <= nodes <= MAX_NODES:
         raise UserError(f"--nodes is {nodes}; expected 1 to {MAX_NODES}")
     folder = cluster_folder().absolute()
-    # The default temporary folder may have a path too long for a socket below it.
-    short = "/tmp" if os.access("/tmp", os.W_OK) else None
-    has_prometheus = shutil.which("prometheus") is not None
     cluster = LocalCluster(
         job_address=f"http://127.0.0.1:{find_port(DASHBOARD_PORT)}",
         ray_address=f"{node_address(0)}:{find_port(_GCS_PORT)}",
         token_path=str(folder / "token"),
-        prometheus_uri=f"http://127.0.0.1:{find_port(_PROMETHEUS_PORT)}" * has_prometheus or None,
         root=str(_make_root(root).parent),
-        scratch=tempfile.mkdtemp(prefix="rungwise-", dir=short),
+        scratch=tempfile.mkdtemp(prefix="rungwise-", dir="/tmp"),  # short: it holds sockets
     )
     # Saved before anything is started, so that `down` finds whatever was started.
     save_cluster(cluster)
     try:
-        shutil.rmtree(folder / "logs", ignore_errors=True)
-        (folder / "logs").mkdir(mode=0o700)
         write_token(Path(cluster.token_path))
         with console.status("starting"):
-            _start_processes(cluster, divide_cores(nodes, count_cores()), folder / "logs")
+            _start_nodes(cluster, divide_cores(nodes, count_cores()), folder)
     except BaseException:
         end_cluster(cluster)
         raise
@@ -136,37 +120,16 @@ def start_cluster(nodes: int, root: str, console: Console) -> LocalCluster:
     return cluster
 
 
-def _start_processes(cluster: LocalCluster, cpus: list[int], logs: Path) -> None:
-    """Start nodes and Prometheus, and wait until they answer. Raises UserError if one does not."""
-    api, token = cluster.job_address, Path(cluster.token_path)
+def _start_nodes(cluster: LocalCluster, cpus: list[int], logs: Path) -> None:
+    """Start the nodes, one after the other. Raises UserError if one does not start."""
     ports = (port for port in random.sample(_QUIET_PORTS, 1000) if can_bind(port))
     environment = node_environment(
-        token,
+        Path(cluster.token_path),
         **{ROOT_VARIABLE: cluster.root, MARK: cluster.scratch},
         # By default these are the same for every cluster on the machine.
         AUTOSCALER_METRIC_PORT=str(next(ports)),
         DASHBOARD_METRIC_PORT=str(next(ports)),
     )
-    started: dict[str, psutil.Popen] = {}
-
-    def start(name: str, command: Sequence[str]) -> None:
-        # In a session of its own, which the signals of this terminal do not reach.
-        with (logs / f"{name}.log").open("w") as stream:
-            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": stream}
-            started[name] = psutil.Popen(
-                command, env=environment, start_new_session=True, **streams
-            )
-
-    def wait(name: str, query: Callable[[], object]) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        while not is_answering(query):
-            for each, process in started.items():
-                if process.poll() is not None:
-                    raise UserError(f"{each} has ended; see {logs / each}.log")
-            if time.monotonic() > deadline:
-                raise UserError(f"{name} does not answer; see {logs / name}.log")
-            time.sleep(_POLL_SECONDS)
-
     for number, count in enumerate(cpus):
         name = f"node-{number + 1}" if number else "head"
         options: dict[str, object] = {
@@ -182,19 +145,25 @@ def _start_processes(cluster: LocalCluster, cpus: list[int], logs: Path) -> None
             options["num-gpus"] = 0  # the head has the machine's: each node would count them all
         else:
             options["port"] = cluster.ray_address.rpartition(":")[2]
-            options["dashboard-port"] = api.rpartition(":")[2]
+            options["include-dashboard"] = True  # a fault if it does not start
+            options["dashboard-port"] = cluster.job_address.rpartition(":")[2]
             options["ray-client-server-port"] = next(ports)
         head = cluster.ray_address if number else None
-        scratch = Path(cluster.scratch, name)
-        start(name, start_command(node_address(number), scratch, head, options))
-        if not number:
-            wait(name, lambda: node_address(0) in list_nodes(api, token))
-    if cluster.prometheus_uri:
-        start("prometheus", prometheus_command(api, token, cluster.prometheus_uri))
-        wait("prometheus", lambda: request(f"{cluster.prometheus_uri}/-/ready"))
-    for number, name in enumerate(name for name in started if name != "prometheus"):
-        wait(name, lambda number=number: node_address(number) in list_nodes(api, token))
-    wait("head", lambda: request(f"{api}/api/jobs/", token))
+        command = start_command(node_address(number), Path(cluster.scratch, name), head, options)
+        log = logs / f"{name}.log"
+        # In a session of its own, which the signals of this terminal do not reach.
+        with log.open("w") as stream:
+            started = subprocess.run(
+                command,
+                env=environment,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                check=False,
+            )
+        if started.returncode:
+            raise UserError(f"{name} does not start; see {log}")
 
 
 def start_command(
@@ -202,8 +171,8 @@ def start_command(
 ) -> list[str]:
     """`ray start` for a node that joins `head`, or for the head, which listens on loopback."""
     role = ["--address", head] if head else ["--head", "--dashboard-host", "127.0.0.1"]
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--block"]
-    command += ["--disable-usage-stats", "--node-ip-address", address, "--temp-dir", str(temp_dir)]
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--disable-usage-stats"]
+    command += ["--node-ip-address", address, "--temp-dir", str(temp_dir)]
     return [*command, *role, *(f"--{name}={value}" for name, value in options.items())]
 
 
@@ -221,52 +190,15 @@ def node_environment(token_path: Path, **more: str) -> dict[str, str]:
     return {**ENVIRONMENT, **_VARIABLES, **inherited, "PATH": path, **auth, **more}
 
 
-def configure_prometheus(dashboard: str, token_file: Path, interval: str) -> dict[str, Any]:
-    """A configuration that scrapes every node in Ray's dashboard at each `interval` ("15s")."""
-    discovery = {
-        "url": f"{dashboard}/api/prometheus/sd",
-        "refresh_interval": interval,
-        "authorization": {"type": "Bearer", "credentials_file": str(token_file)},
-    }
-    intervals = {"scrape_interval": interval, "evaluation_interval": interval}
-    return {
-        "global": intervals | {"scrape_timeout": "5s"},
-        "rule_files": [str(_boards_folder() / "rules" / "*.yml")],
-        "scrape_configs": [{"job_name": "ray", "http_sd_configs": [discovery]}],
-    }
-
-
-def prometheus_command(dashboard: str, token: Path, uri: str) -> list[str]:
-    """Write the configuration of a Prometheus that listens at `uri`, and return its command."""
-    folder = cluster_folder() / "prometheus"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    settings = configure_prometheus(dashboard, token, "10s")
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings), "utf-8")
-    return [
-        "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address={uri.removeprefix('http://')}",
-        f"--web.console.templates={_boards_folder() / 'consoles'}",
-    ]
-
-
-def _boards_folder() -> Path:
-    return data_parent("dashboards") / "dashboards" / "prometheus"
-
-
 def describe_cluster(cluster: LocalCluster) -> str:
     """All addresses and what to do next, in lines."""
     root = Folder.at(cluster.root) / "artifacts"
-    boards = f"{cluster.prometheus_uri}/{PAGE}" if cluster.prometheus_uri else "need Prometheus"
     rows = [
         ("job address", f"{cluster.job_address}  (also Ray's dashboard, which asks for the token)"),
-        ("Prometheus", cluster.prometheus_uri or "not installed"),
-        ("boards", boards),
         ("token", cluster.token_path),
         ("artifacts", f"a recipe's `root: artifacts` is {root.uri}"),
         ("runs", f"mlflow ui --backend-store-uri {default_uri(root, None)}"),
-        ("logs", f"{cluster_folder().absolute() / 'logs'}; of the nodes: {cluster.scratch}"),
+        ("logs", cluster.scratch),
         ("next", "rungwise submit pretrain quickstart"),
         ("", "rungwise down"),
     ]
@@ -351,31 +283,5 @@ def _make_root(root: str) -> Path:
 
 def write_token(path: Path) -> None:
     path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w") as stream:
-        stream.write(secrets.token_hex(_TOKEN_BYTES))
-
-
-def is_answering(query: Callable[[], object]) -> bool:
-    """Whether a request to a service returns something non-empty."""
-    try:
-        return bool(query())
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def list_nodes(dashboard: str, token: Path) -> set[str]:
-    """The addresses of the nodes that Ray counts as alive."""
-    state = json.loads(request(f"{dashboard}/api/v0/nodes?limit=1000", token))
-    rows = state["data"]["result"]["result"]
-    return {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
-
-
-def request(url: str, token: Path | None = None) -> bytes:
-    """The body of a response. Raises OSError unless the server answers 200."""
-    headers = {} if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
-    # A proxy could not reach this machine's loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    query = urllib.request.Request(url, headers=headers)
-    with opener.open(query, timeout=_ANSWER_SECONDS) as response:
-        return response.read()
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(secrets.token_hex(_TOKEN_BYTES))

@@ -13,7 +13,6 @@ from rungwise import ray_private
 from rungwise.cluster.environment import ENVIRONMENT
 from rungwise.cluster.head import Head
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.storage.folder import Folder
 
@@ -43,7 +42,9 @@ def session(
             variables = {name: os.environ[name] for name in ENVIRONMENT} | _source_path()
             runtime_env = {"env_vars": variables}
         else:
-            address, runtime_env = _start_local(head or _make_head(compute, num_cpus), stack), None
+            head = head or _make_head(compute, num_cpus)
+            stack.callback(head.stop)
+            address, runtime_env = head.address(), None
             ray_private.enable_token_auth_by_default()
         stack.callback(ray.shutdown)
         try:
@@ -58,7 +59,7 @@ def session(
 
 @contextlib.contextmanager
 def local_head(compute: ComputeConfig) -> Iterator[Head | None]:
-    """Begin to import Ray for a `session` on this machine; None if that would start nothing."""
+    """Begin to start Ray for a `session` on this machine; None if that would start nothing."""
     is_connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     if is_connected or "RAY_ADDRESS" in os.environ:
         yield None
@@ -68,24 +69,6 @@ def local_head(compute: ComputeConfig) -> Iterator[Head | None]:
         yield head
     finally:
         head.stop()
-
-
-def _start_local(head: Head, stack: contextlib.ExitStack, is_last: bool = False) -> str:
-    """The address of a local Ray that ends with `stack`; it is started again if it times out."""
-    stack.callback(head.stop)
-    head.start()
-    try:
-        return head.address()
-    except RuntimeError as error:
-        if "timed out during startup" not in str(error):
-            raise
-        if is_last:
-            load, cores = os.getloadavg()[0], os.cpu_count()
-            raise UserError(
-                f"Ray did not start within 30 s, twice; the load is {load:.0f} on {cores} cores: "
-                "give the same command again when the machine is less busy"
-            ) from error
-    return _start_local(Head(head.settings), stack, is_last=True)
 
 
 def _make_head(compute: ComputeConfig, num_cpus: int | None = None) -> Head:

@@ -29,7 +29,6 @@ _MOST_TASKS = 10_000
 _SMALL_BYTES = 1e6
 
 ItemT = TypeVar("ItemT")
-OtherT = TypeVar("OtherT")
 
 
 class Packs(list[list[ItemT]]):
@@ -38,10 +37,6 @@ class Packs(list[list[ItemT]]):
     def __init__(self, packs: Iterable[list[ItemT]], small: bool = False) -> None:
         super().__init__(packs)
         self.small = small
-
-    def map(self, function: Callable[[ItemT], OtherT]) -> Packs[OtherT]:
-        """The packs with `function` of each item in its place."""
-        return Packs(([function(item) for item in pack] for pack in self), self.small)
 
 
 def pack_items(items: Sequence[ItemT], num_bytes: Sequence[float]) -> Packs[ItemT]:
@@ -103,17 +98,17 @@ _SORTED_BELOW_BYTES = 4 << 30
 Rows: TypeAlias = "pa.Table | ray.data.Dataset"
 
 
-def map_packs(packs: Packs[int], rows: Callable[[list[int]], Iterator[pa.Table]]) -> Rows:
-    """The tables that `rows` yields for each pack of numbers, made by tasks unless they are few."""
+def map_packs(packs: Packs[ItemT], rows: Callable[[list[ItemT]], Iterator[pa.Table]]) -> Rows:
+    """The tables that `rows` yields for each pack, made by tasks unless they are few."""
     if packs.small:
         tables = [table for pack in packs for table in rows(pack)]
         return pa.concat_tables(tables).combine_chunks()
     import ray.data
 
-    def read(pack: pa.Table) -> Iterator[pa.Table]:
-        return rows(pack["pack"].to_pylist())
+    def read(order: pa.Table) -> Iterator[pa.Table]:
+        return rows(pickle.loads(order["pack"][0].as_py()))
 
-    tables = ray.data.from_arrow([pa.table({"pack": pack}) for pack in packs])
+    tables = ray.data.from_arrow([pa.table({"pack": [pickle.dumps(pack)]}) for pack in packs])
     return tables.map_batches(read, batch_size=None, batch_format="pyarrow")
 
 

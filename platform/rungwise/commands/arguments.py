@@ -23,17 +23,8 @@ def add_verb(
 
 def add_workflow(parser: argparse.ArgumentParser) -> None:
     help_text = "finetune, or workflows/finetune.py"
-    parser.add_argument("workflow", metavar="WORKFLOW", type=_workflow, help=help_text)
+    parser.add_argument("workflow", metavar="WORKFLOW", help=help_text)
     add_recipe(parser)
-
-
-def _workflow(name: str) -> str:
-    """Refuse a recipe in place of the workflow, which is easily forgotten."""
-    if name.endswith((".yaml", ".yml")):
-        raise argparse.ArgumentTypeError(
-            f"{name} is a recipe; put a workflow before it, such as: pretrain {name}"
-        )
-    return name
 
 
 def add_recipe(parser: argparse.ArgumentParser, **more: Any) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import sys
 from itertools import chain
 from pathlib import Path
 
@@ -20,7 +18,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("action", choices=("list", "get"), nargs="?", default="list")
     help_text = "a set of the list, or a recipe: all that it reads"
     parser.add_argument("names", metavar="NAME", nargs="*", help=help_text)
-    parser.add_argument("--yes", action="store_true", help="agree to licences without being asked")
+    parser.add_argument("--yes", action="store_true", help="agree to the licences")
     parser.add_argument("--folder", type=Path, default="data", help="where to put them: data")
     help_text = "a server with copies, to use for https://"
     parser.add_argument("--mirror", metavar="URL", default="", help=help_text)
@@ -43,8 +41,12 @@ def data(options: argparse.Namespace) -> None:
             missing[name] = public
         else:
             say(f"{name}: all {format_count(len(public.files), 'file')} are in {folder}")
-    if not options.yes:
-        _ask({name: public.licence for name, public in missing.items() if public.consent})
+    limited = {name: public for name, public in missing.items() if public.consent}
+    if limited and not options.yes:
+        say("The use of these is limited, or their source states no licence:")
+        for name, public in limited.items():
+            say(f"  {name}: {public.licence}")
+        raise UserError("nothing was downloaded; read the licences above, and give --yes to agree")
     for name, public in missing.items():
         say(f"{name}: {public.title}; licence: {public.licence}")
         if public.note:
@@ -81,21 +83,4 @@ def _set_names(name: str) -> list[str]:
         if not names:
             raise UserError(f"{name} reads no file below data/ that is in `rungwise data list`")
         return names
-    near = difflib.get_close_matches(name.lower(), sets, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "`rungwise data list` names them"
-    raise UserError(f"there is no public data set {name!r}; {hint}")
-
-
-def _ask(licences: dict[str, str]) -> None:
-    """Ask for consent to licences, by name of the set. Raises UserError without it."""
-    if not licences:
-        return
-    say = plain_console().print
-    say("The use of these is limited, or their source states no licence:")
-    for name, licence in licences.items():
-        say(f"  {name}: {licence}")
-    if not sys.stdin.isatty():
-        raise UserError("no terminal to ask for consent; read the licences above and give --yes")
-    answer = plain_console().input("Use them within these terms? [y/N] ")
-    if answer.strip().lower() not in ("y", "yes"):
-        raise UserError("nothing was downloaded, because the terms were not agreed to")
+    raise UserError(f"there is no public data set {name!r}; `rungwise data list` names them")

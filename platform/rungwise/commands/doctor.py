@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -30,12 +30,12 @@ _SERVER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the table: what was checked, its value, and what to do about it."""
+    """One row of the table: what was checked, its value, and what to do about it, if anything."""
 
     what: str
     value: str
-    state: Literal["ok", "look", "wrong"] = "ok"
     remedy: str = ""
+    is_wrong: bool = False  # a run would fail
 
 
 def add(commands: Commands) -> None:
@@ -46,15 +46,16 @@ def add(commands: Commands) -> None:
 def doctor(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if any of them would make a run fail."""
     findings = list(check_machine(options.config, options.overrides))
-    wrong = sum(finding.state == "wrong" for finding in findings)
+    wrong = sum(finding.is_wrong for finding in findings)
     table = Table(box=None, pad_edge=False)
     for heading in ("", "what", "found", "what to do"):
         table.add_column(heading, overflow="fold")
-    marks = {"ok": "[green]ok[/]", "look": "[yellow]look[/]", "wrong": "[bold red]wrong[/]"}
     for finding in findings:
+        mark = "[yellow]look[/]" if finding.remedy else "[green]ok[/]"
+        mark = "[bold red]wrong[/]" if finding.is_wrong else mark
         # Text, because markup would swallow the extras in `ray[train]`.
         texts = (Text(redact(text)) for text in (finding.what, finding.value, finding.remedy))
-        table.add_row(marks[finding.state], *texts)
+        table.add_row(mark, *texts)
     console = Console()
     print_table(table, console)
     console.print(f"\n{wrong} wrong" if wrong else "\nnothing wrong", highlight=False)
@@ -68,15 +69,14 @@ def check_machine(config: str | None, overrides: Sequence[str]) -> Iterator[Find
     from rungwise.cluster.local import count_cores
     from rungwise.pipeline.places import default_places, root_folder, tracking_uri
 
-    is_new, version = sys.version_info >= (3, 11), platform.python_version()
-    yield _judge(is_new, "Python", version, "install Python 3.11 or newer, then remove .venv")
+    yield Finding("Python", platform.python_version())
     yield from _check_packages()
     cores = count_cores()
-    yield _judge(cores >= 2, "CPUs", str(cores), "set compute.num_workers=1", "look")
+    yield Finding("CPUs", str(cores), "" if cores >= 2 else "set compute.num_workers=1")
     gigabytes = psutil.virtual_memory().available / 2**30
     remedy = f"the quickstart may need {_MEMORY_GIB:.0f} GiB"
-    value = f"{gigabytes:.1f} GiB available"
-    yield _judge(gigabytes >= _MEMORY_GIB, "memory", value, remedy, "look")
+    is_little = gigabytes < _MEMORY_GIB
+    yield Finding("memory", f"{gigabytes:.1f} GiB available", remedy if is_little else "")
     yield _check_gpu()
     root, uri = default_places()
     if config is not None:
@@ -87,15 +87,7 @@ def check_machine(config: str | None, overrides: Sequence[str]) -> Iterator[Find
         uri = tracking_uri(recipe, root)
     yield _check_disk(root)
     yield _check_tracking(uri)
-    address = os.environ.get("RAY_ADDRESS")
-    local = "starts on this machine, protected by a token"
-    yield Finding("Ray", f"joins {address} (RAY_ADDRESS)" if address else local)
-
-
-def _judge(
-    is_fine: bool, what: str, value: str, remedy: str, state: Literal["look", "wrong"] = "wrong"
-) -> Finding:
-    return Finding(what, value) if is_fine else Finding(what, value, state, remedy)
+    yield Finding("Ray", os.environ.get("RAY_ADDRESS", "starts here, protected by a token"))
 
 
 def _check_packages() -> Iterator[Finding]:
@@ -112,39 +104,39 @@ def _check_packages() -> Iterator[Finding]:
             fits = requirement.specifier.contains(version, prereleases=True)
         except importlib.metadata.PackageNotFoundError:
             version, fits = "missing", False
-        if requirement.name in _MAIN_PACKAGES or not fits:
-            yield _judge(fits, requirement.name, version, f"pip install '{requirement}'")
+        if not fits:
+            yield Finding(requirement.name, version, f"pip install '{requirement}'", is_wrong=True)
+        elif requirement.name in _MAIN_PACKAGES:
+            yield Finding(requirement.name, version)
 
 
 def _check_gpu() -> Finding:
     import importlib.metadata
 
-    none = Finding("GPU", "none; training runs on CPUs")
-    try:
-        if importlib.metadata.version("torch").endswith("+cpu"):
-            return none  # it takes seconds to import PyTorch, and this build knows no GPU
-        import torch
-    except ImportError as error:
-        return Finding("GPU", f"not known: {error}", "look", "install PyTorch")
+    names = []
+    with contextlib.suppress(ImportError):  # PyTorch is among the packages
+        if not importlib.metadata.version("torch").endswith("+cpu"):
+            import torch  # takes seconds
 
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    remedy = "set compute.gpus_per_worker=1 to use them"
-    return Finding("GPU", ", ".join(names), remedy=remedy) if names else none
+            names = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+    if not names:
+        return Finding("GPU", "none; training runs on CPUs")
+    return Finding("GPU", f"{', '.join(names)}; compute.gpus_per_worker=1 uses them")
 
 
 def _check_disk(root: Folder) -> Finding:
-    if root.remote:
+    free = root.free_bytes()
+    if free is None:  # in a store
         try:
             root.check_writable("root")
         except UserError as error:
-            return Finding("root", root.uri, "wrong", str(error))
+            return Finding("root", root.uri, str(error), is_wrong=True)
         return Finding("root", root.uri)
-    free = (root.free_bytes() or 0) / 2**30
-    value = f"{root.uri}, {free:.1f} GiB free"
     if not os.access(root.existing(), os.W_OK):
-        return Finding("root", value, "wrong", "not writable; set another root")
-    remedy = f"less than {_DISK_GIB:.0f} GiB; free some space"
-    return _judge(free >= _DISK_GIB, "root", value, remedy, "look")
+        return Finding("root", root.uri, "not writable; set another root", is_wrong=True)
+    value = f"{root.uri}, {free / 2**30:.1f} GiB free"
+    is_little = free < _DISK_GIB * 2**30
+    return Finding("root", value, "free some space" if is_little else "")
 
 
 def _check_tracking(uri: str) -> Finding:
@@ -164,7 +156,8 @@ def _check_tracking(uri: str) -> Finding:
         else:
             open_store(uri)
     except UserError as error:
-        return Finding("MLflow", server, "wrong", str(error))
+        return Finding("MLflow", server, str(error), is_wrong=True)
     except Exception as error:
-        return Finding("MLflow", f"{server} does not answer ({error})", "wrong", remedy)
+        value = f"{server} does not answer ({error})"
+        return Finding("MLflow", value, remedy, is_wrong=True)
     return Finding("MLflow", f"{server} answers")

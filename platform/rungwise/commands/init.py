@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rungwise.commands import tasks
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.commands.tasks import derive_name, flow
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import plain_console
 from rungwise.core.wording import format_count
 
@@ -28,9 +28,7 @@ _RUNG_SECONDS = 120.0  # of one core, that a rung is to take
 _FEW = 40  # documents
 _HELD_OUT = 0.1  # of the words of few documents, and for a ladder
 _LADDER_WORDS, _MOST_HELD_OUT = 6000, 0.3  # held out for the test examples of its tasks; at most
-_FEWEST_CHARACTERS = 500
-_FEWEST_OF_ONE = 4000  # whose held-out tenth is some sentences long (held_out.py)
-_TABLES = (".csv", ".tsv")
+_FEWEST_CHARACTERS = 4000  # whose held-out tenth is some sentences long (held_out.py)
 _LADDER = "ladder"  # the recipe whose rungs `--ladder` writes
 _BATCHES, _LENGTH = (32, 16, 8, 4), 64
 _ROW = _LENGTH * 0.75  # tokens of a row, on average
@@ -43,7 +41,6 @@ def add(commands: Commands) -> None:
     parser.add_argument("paths", metavar="PATH", nargs="+", help=help_text)
     help_text = "labelled data to fine-tune on; see rungwise tasks"
     parser.add_argument("--labels", metavar="FILE", help=help_text)
-    tasks.add_columns(parser)
     parser.add_argument("--name", help="name of the recipe; default: from the first path")
     help_text = "any kind of model, such as lstm, bert or llama; default: gpt for code, else "
     parser.add_argument("--model", metavar="KIND", help=f"{help_text}modern_bert")
@@ -66,12 +63,7 @@ def init(options: argparse.Namespace) -> None:
             "--ladder trains every model, on tasks that it makes of the text; leave out --labels "
             "and --model"
         )
-    if table := next((path for path in options.paths if path.endswith(_TABLES)), None):
-        raise UserError(
-            f"{table} is a table; give text to pretrain on, and --labels {shlex.quote(table)} to "
-            "fine-tune on its labels"
-        )
-    labels = guess_format(options.labels, tasks.stated_columns(options)) if options.labels else None
+    labels = guess_format(options.labels) if options.labels else None
     sources, others = describe_files(options.paths)
     if missing := [path for path in options.paths if not find_files(path)]:
         raise UserError(
@@ -81,13 +73,10 @@ def init(options: argparse.Namespace) -> None:
     if not sources:
         files = f"; found: {', '.join(others)}" if others else ""
         raise UserError(f"no text below {', '.join(options.paths)}{files}")
-    is_one = sum(each.documents for each in sources) == 1
-    least = _FEWEST_OF_ONE if is_one else _FEWEST_CHARACTERS
-    if (characters := sum(each.characters for each in sources)) < least:
+    if (characters := sum(each.characters for each in sources)) < _FEWEST_CHARACTERS:
         raise UserError(
-            f"{'one document of ' * is_one}about {characters:,} characters of text below "
-            f"{', '.join(options.paths)}; expected {least:,} or more to learn from"
-            f"{' and to hold a part of out, or several documents' * is_one}"
+            f"about {characters:,} characters of text below {', '.join(options.paths)}; expected "
+            f"{_FEWEST_CHARACTERS:,} or more to learn from and to hold a part of out"
         )
     name = options.name or derive_name(options.paths[0])
     if not re.fullmatch(NAME, name):
@@ -99,8 +88,8 @@ def init(options: argparse.Namespace) -> None:
     if path.exists():
         raise UserError(f"{path} already exists; give another name with --name, or delete it")
     workflow = "ladder" if options.ladder else "finetune" if labels else "pretrain"
-    held_out, reason = choose_held_out(sources, workflow)
-    if reason:
+    held_out = choose_held_out(sources, workflow)
+    if held_out is not None:
         for each in sources:
             each.count_documents(held_out)
     say = plain_console().print
@@ -109,12 +98,7 @@ def init(options: argparse.Namespace) -> None:
     if others:
         say(f"skipped, since they hold no plain text: {', '.join(others)}")
     model = options.model or ("gpt" if sources[0].is_code else "modern_bert")
-    text = write_recipe(name, sources, model, workflow, held_out, reason)
-    if options.ladder:
-        for task, why in list_gaps(sources, held_out).items():
-            text = re.sub(rf"(?m)^  {task}: .*\n", "", text)
-            say(f"the task {task} is left out: {why}")
-        text = text.replace("\ntasks:\n\n", "\n")
+    text = write_recipe(name, sources, model, workflow, held_out)
     if labels:
         say(f"\n{options.labels}")
         for line in tasks.describe_examples(labels, 1):
@@ -130,46 +114,13 @@ def init(options: argparse.Namespace) -> None:
     say(f"It takes {estimate.line}.", soft_wrap=True)
 
 
-def choose_held_out(sources: Sequence[FileGroup], workflow: str) -> tuple[float, str]:
-    """The share of the text to hold out, and the reason if it is not the default."""
-    from rungwise.corpus.config import DocumentRules
-
+def choose_held_out(sources: Sequence[FileGroup], workflow: str) -> float | None:
+    """The share of the text to hold out, None for the default."""
     if workflow == "ladder":
         words = sum(each.characters if _is_chinese(sources) else each.words for each in sources)
         share = max(_HELD_OUT, round(_LADDER_WORDS / max(1, words), 2))
-        return min(_MOST_HELD_OUT, share), "all that is measured is made of them"
-    if sum(each.documents for each in sources) < _FEW:
-        return _HELD_OUT, "there are few documents"
-    return DocumentRules().held_out_fraction, ""
-
-
-def list_gaps(sources: Sequence[FileGroup], held_out: float) -> dict[str, str]:
-    """The made tasks of the ladder that the sample of the text cannot fill, and why."""
-    from rungwise.core.configuration.config import validate
-    from rungwise.core.configuration.overrides import read_mapping
-    from rungwise.core.stages.artifact import Artifact
-    from rungwise.core.storage.folder import Folder
-    from rungwise.corpus.building.stage import write_corpus
-    from rungwise.corpus.config import DocumentRules
-    from rungwise.pipeline.places import recipe_file
-    from rungwise.pipeline.recipe import TaskEntry
-    from rungwise.tasks.config import MadeTaskConfig
-    from rungwise.tasks.data import made
-
-    gaps: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Folder.at(f"{scratch}/corpus")
-        rules = DocumentRules(held_out_fraction=held_out)
-        summary = write_corpus([each.sample for each in sources], rules, "sample", folder)
-        record = {"summary": summary.model_dump(mode="json")}
-        for name, entry in read_mapping(recipe_file(_LADDER))["tasks"].items():
-            config = validate(TaskEntry, entry).data
-            if isinstance(config, MadeTaskConfig):
-                try:
-                    made.load(config, Artifact("corpus", "", folder, record))
-                except DataError as error:
-                    gaps[name] = str(error)
-    return gaps
+        return min(_MOST_HELD_OUT, share)
+    return _HELD_OUT if sum(each.documents for each in sources) < _FEW else None
 
 
 def write_task(name: str, data: dict[str, Any]) -> str:
@@ -205,11 +156,10 @@ def _is_chinese(sources: Sequence[FileGroup]) -> bool:
 
 
 def write_recipe(
-    name: str, sources: Sequence[FileGroup], model: str, workflow: str, held_out: float, reason: str
+    name: str, sources: Sequence[FileGroup], model: str, workflow: str, held_out: float | None
 ) -> str:
-    """The YAML of a recipe: only the keys that differ from the defaults. `reason` is that of a
-    held-out share that does."""
-    from rungwise.corpus.summary import format_amount
+    """The YAML of a recipe: only the keys that differ from the defaults."""
+    from rungwise.corpus.config import DocumentRules
     from rungwise.models.family import Size
 
     characters = sum(each.characters for each in sources)
@@ -223,19 +173,15 @@ def write_recipe(
     tokenizer = "byte_bpe" if model in _DECODERS else "wordpiece"
     if chinese:  # a token per character; some may occur only in held-out text
         tokenizer, vocabulary = "character", max(16, round(sources[0].letters * 0.9))
-    keeps = tokenizer == "wordpiece" and any(each.has_accents for each in sources)
-    accents = ", strip_accents: false" if keeps else ""  # for others it is the default
     tokens = characters if chinese else characters / 4
-    size = Size(round(tokens * (1 - held_out)), vocabulary, _SECONDS, _CORES, documents)
-    languages = ", ".join(dict.fromkeys(each.language for each in sources))
-    amount = format_amount([(each.words, each.characters) for each in sources])
+    rest = 1 - (held_out or DocumentRules().held_out_fraction)
+    size = Size(round(tokens * rest), vocabulary, _SECONDS, _CORES, documents)
     blocks = []
     for each in sources:
         title = {"name": each.kind} if len(sources) > 1 else {}
         blocks.append({"kind": each.kind} | title | {"paths": list(each.paths)} | each.source)
     lines = [
-        f"# {languages}: about {documents:,} documents, {amount}. Written by `rungwise init`; "
-        "change what you like.",
+        "# Written by `rungwise init`; change what you like.",
         "#",
         f"#   rungwise run {workflow} {shlex.quote(f'{name}.yaml')}",
         f"name: {flow(name)}",
@@ -243,9 +189,9 @@ def write_recipe(
         "corpus:",
         "  sources:",
         *(f"    - {flow(block)}" for block in blocks),
-        *([f"  held_out_fraction: {held_out} # of the bytes; {reason}"] if reason else []),
+        *([f"  held_out_fraction: {held_out} # of the bytes"] if held_out else []),
         "",
-        f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}{accents}}}",
+        f"tokenizer: {{kind: {tokenizer}, vocab_size: {vocabulary}}}",
     ]
     if workflow == "ladder":
         return (
@@ -253,17 +199,13 @@ def write_recipe(
         )
     steps, instances, block, pretrain = _read_blocks(model)
     block, pretrain = suggest(block, pretrain, size)
-    note = ""
-    if "steps" in pretrain and "sequence_length" in instances:  # else a row is many sentences
-        passes = pretrain["steps"] * pretrain["global_batch_size"] * _ROW / size.tokens
-        note = f" # reads the text, but for what is held out, about {passes:,.1f} times"
     lines += [
         *([f"instances: {flow(instances)}"] if instances else []),
         "",
         "# Two CPU cores train this model in minutes. For a GPU see docs/how-to/pretraining.md.",
         f"model: {flow(block)}",
         "",
-        f"pretrain:{note}",
+        "pretrain:",
         *(f"  {key}: {flow(value)}" for key, value in pretrain.items()),
         *([f"steps: {flow(steps)}"] if steps else []),
     ]
@@ -318,28 +260,21 @@ def suggest(
 
 def write_rungs(size: Size) -> str:
     """The YAML of the ladder's rungs, as their families suggest them, suites and tasks, without the
-    task of labels; a rung that uses an earlier one's weights refers to it."""
+    task of labels."""
     from rungwise.core.configuration.overrides import read_mapping, with_overrides
     from rungwise.pipeline.places import recipe_file
 
     ladder = recipe_file(_LADDER)
     whole, data = ladder.read_text(encoding="utf-8"), read_mapping(ladder)
     lines = ["variants: # the rungs in historical order, as they suit the text"]
-    names: dict[str, str] = {}  # by the blocks of pretraining
     for name, changes in data["variants"].items():
         rung = with_overrides(data, changes)
         blocks = dict(
             zip(("model", "pretrain"), suggest(rung["model"], rung["pretrain"], size), strict=True)
         )
         rest = {key: value for key, value in changes.items() if key.split(".")[0] not in blocks}
-        tuning = {key: rest.pop(key) for key in [*rest] if key.startswith("finetune.")}
-        keys = [f"{key}: {flow(value)}" for key, value in (blocks | rest).items()]
-        first = names.setdefault("\n".join(keys), name)
-        if first == name:
-            lines += [f"  {name}:", *(f"    {key}" for key in keys)]
-            continue
-        lines = [f"  {first}: &{first}" if line == f"  {first}:" else line for line in lines]
-        lines.append(f"  {name}: {{<<: *{first}, {flow(tuning)[1:]}")
+        lines.append(f"  {name}:")
+        lines += [f"    {key}: {flow(value)}" for key, value in (blocks | rest).items()]
     before, after = whole.index("\nvariants:"), whole.index("\nmeasure:")
     rungs = whole[whole.index("instances:") : before + 1] + "\n".join(lines) + "\n" + whole[after:]
     return re.sub(r"  library: .*\n", "", rungs)

@@ -3,7 +3,6 @@
 import argparse
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
 from rungwise.core.errors import UserError
@@ -11,6 +10,7 @@ from rungwise.core.exit_codes import INTERRUPTED, plain_console
 
 _MOST_RUNS = 200  # read from MLflow, newest first
 _PERCENT, _COUNT, _NUMBER = "{:.1%}".format, "{:,.0f}".format, "{:.4g}".format
+_SECONDS = "{:,.0f} s".format
 
 
 def add(commands: Commands) -> None:
@@ -18,14 +18,7 @@ def add(commands: Commands) -> None:
     add_workflow(parser)
     parser.add_argument("--working-dir", default=".", metavar="FOLDER", help="folder to upload")
     parser.add_argument("--no-wait", action="store_true", help="return once the job is submitted")
-    help_text = "print a RayJob with the cluster of this folder, such as infra/kuberay/overlays/cpu"
-    parser.add_argument("--kubernetes", type=Path, metavar="OVERLAY", help=help_text)
-    help_text = "with --kubernetes: pipe it to `kubectl create`"
-    parser.add_argument("--apply", action="store_true", help=help_text)
-    help_text = (
-        "default: RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it begins with http, else the "
-    )
-    help_text += "cluster that `rungwise up` started"
+    help_text = "default: RAY_API_SERVER_ADDRESS, else the cluster that `rungwise up` started"
     parser.add_argument("--address", metavar="URL", help=help_text)
     parser = add_verb(commands, status, "show how runs are doing: tokens/s, MFU, losses")
     parser.add_argument("run", metavar="RUN", nargs="?", help="name of a recipe; default: all")
@@ -36,22 +29,14 @@ def add(commands: Commands) -> None:
     add_verb(commands, down, "stop the cluster that `up` started, nothing else")
 
 
-def submit(options: argparse.Namespace) -> int | None:
+def submit(options: argparse.Namespace) -> int:
     """Submit the job; return its exit status. Raises UserError if it could not run."""
     # Importing recipes imports all training code.
     from rungwise.submission.job import load_job
-
-    if options.apply and options.kubernetes is None:
-        raise UserError("--apply needs --kubernetes OVERLAY, which names the cluster of the RayJob")
-    job = load_job(options.working_dir, options.workflow, options.config, options.overrides)
-    if options.kubernetes is not None:
-        from rungwise.submission.kubernetes import submit_rayjob
-
-        submit_rayjob(job, options.kubernetes, apply=options.apply)
-        return None
     from rungwise.submission.submit import find_server
     from rungwise.submission.submit import submit as submit_job
 
+    job = load_job(options.working_dir, options.workflow, options.config, options.overrides)
     return submit_job(job, find_server(options.address), wait=not options.no_wait)
 
 
@@ -80,11 +65,6 @@ def down(options: argparse.Namespace) -> None:
     say(f"ended {count} processes of the cluster; submit a job that ran again, and it goes on")
 
 
-def _clock(value: float) -> str:
-    minutes, seconds = divmod(round(value), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-
-
 # What is shown of a stage: MLflow's name, and how it is written.
 _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "tokens": ("train/tokens", _COUNT),
@@ -93,15 +73,13 @@ _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "loss": ("train/loss", _NUMBER),
     "validation": ("validation/loss", _NUMBER),
     "data wait": ("system/data_wait_share", _PERCENT),
-    "skipped": ("train/skipped_steps", _COUNT),
-    "starting": ("system/starting_seconds", _clock),
-    "time": ("system/stage_seconds", _clock),
+    "starting": ("system/starting_seconds", _SECONDS),
+    "time": ("system/stage_seconds", _SECONDS),
 }
 
 
 def status(options: argparse.Namespace) -> None:
     """Print the latest figures of each stage. Raises UserError if MLflow has no such experiment."""
-    from rungwise.core.tracking.sender import PARENT_TAG
     from rungwise.core.tracking.store import hide_credentials, store_client
     from rungwise.pipeline.places import default_places
 
@@ -113,18 +91,15 @@ def status(options: argparse.Namespace) -> None:
                 f"MLflow at {hide_credentials(uri)} has no experiment {options.experiment}; start "
                 "a run, or give another --experiment or MLFLOW_TRACKING_URI"
             )
-        # Trials and seeds are runs, too.
-        whole, stages = (
-            client.search_runs([experiment.experiment_id], f"tags.`{tag}` LIKE '%'", 1, _MOST_RUNS)
-            for tag in ("rungwise.label", "rungwise.stage")
-        )
-    names = {each.info.run_id: each.data.tags["rungwise.label"] for each in whole}
+        # Whole recipes, trials and seeds are runs, too.
+        only = "tags.`rungwise.stage` LIKE '%'"
+        stages = client.search_runs([experiment.experiment_id], only, 1, _MOST_RUNS)
     states: dict[tuple[str, str], str] = {}  # of the newest run of each stage
     figures: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for each in stages:
-        label = names.get(each.data.tags.get(PARENT_TAG, ""), "")
-        key = label, (each.info.run_name or "").removesuffix(f" of {label}")
-        if options.run in (None, key[0]):
+        stage, _, label = (each.info.run_name or "").rpartition(" of ")
+        key = label, stage
+        if options.run in (None, label):
             states.setdefault(key, each.info.status.lower())
             figures[key] = each.data.metrics | figures[key]
     say = plain_console().print

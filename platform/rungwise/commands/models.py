@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,9 +40,8 @@ def add(commands: Commands) -> None:
             continue
         add_overrides(parser)
         if command is why:
-            text = parser.add_mutually_exclusive_group()
-            text.add_argument("--source", metavar="NAME", help="a source's name, path or kind")
-            text.add_argument("--document", metavar="ID", help="a document's id in a corpus")
+            text = "a source's name, path or kind, or a document's id in a corpus"
+            parser.add_argument("--source", "--document", dest="text", metavar="NAME", help=text)
         elif command is rebuild:
             parser.add_argument("--into", required=True, metavar="FOLDER", help="root of the copy")
         elif command is export:
@@ -64,14 +60,12 @@ def _trace(options: argparse.Namespace) -> list[Artifact]:
 
 def why(options: argparse.Namespace) -> None:
     """Print what a model was built from, or which models read a source or a document."""
-    if (options.model is None) == (options.source is None and options.document is None):
+    if (options.model is None) == (options.text is None):
         raise UserError("why expects one of MODEL, --source NAME and --document ID")
-    if options.source:
-        _print_readers(options.root, options.source, _locate_source)
-    elif options.document:
-        _print_readers(options.root, options.document, _locate_document)
-    else:
+    if options.text is None:
         _print_origin(options)
+    else:
+        _print_readers(options.root, options.text)
 
 
 def _print_origin(options: argparse.Namespace) -> None:
@@ -85,8 +79,6 @@ def _print_origin(options: argparse.Namespace) -> None:
     if options.model.startswith(loading.REGISTERED):
         version = loading.find_version(options.model, options.root)
         console.print(f"models:/{version.name}/{version.version}", style="bold")
-        date = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
-        console.print(f"  registered {date.isoformat(timespec='seconds')}")
     for artifact in reversed(artifacts):
         record = artifact.record
         maker = record.get("made_by", {})
@@ -105,8 +97,8 @@ def _print_origin(options: argparse.Namespace) -> None:
             console.print(f"  {line}")
 
 
-def _print_readers(root_uri: str, text: str, locate: Callable[[Artifact, str], str]) -> None:
-    """Print each corpus where `locate` finds the text, and the models built from it."""
+def _print_readers(root_uri: str, text: str) -> None:
+    """Print each corpus that has the source or document, and the models built from it."""
     from rungwise.core.stages import artifact as artifacts
     from rungwise.corpus.summary import CORPORA
     from rungwise.pipeline.places import root_folder
@@ -117,7 +109,7 @@ def _print_readers(root_uri: str, text: str, locate: Callable[[Artifact, str], s
     corpora = [artifact for artifact in existing if artifact.stage in CORPORA]
     if not corpora:
         raise UserError(f"there is no corpus below {root.uri}; give the root of a run with --root")
-    places = [locate(corpus, text) for corpus in corpora]
+    places = [_locate(corpus, text) for corpus in corpora]
     if not any(places):
         raise UserError(f"none of {len(corpora)} corpora below {root.uri} holds {text!r}")
     for corpus, place in zip(corpora, places, strict=True):
@@ -131,26 +123,21 @@ def _print_readers(root_uri: str, text: str, locate: Callable[[Artifact, str], s
                 say(f"  {artifact.stage:<9} {name}  {artifact.headline}")
 
 
-def _locate_source(corpus: Artifact, name: str) -> str:
-    """Say that the corpus has the source; empty if it has not."""
+def _locate(corpus: Artifact, text: str) -> str:
+    """Say where the corpus has a source or a document of this name; empty if it has none."""
+    import pyarrow.parquet as pq
+
     from rungwise.corpus.summary import source_blocks
 
     for source in source_blocks(corpus):
-        if name in (source.get("name"), source["kind"], *(source.get("paths") or [])):
-            return f"the source {name}"
-    return ""
-
-
-def _locate_document(corpus: Artifact, document: str) -> str:
-    """Say which file of the corpus has the document; empty if none has."""
-    import pyarrow.parquet as pq
-
+        if text in (source.get("name"), source["kind"], *(source.get("paths") or [])):
+            return f"the source {text}"
     for name in corpus.record["files"]:
         if name.endswith(".parquet"):
             with corpus.folder.open(name) as stream:
                 ids = pq.read_table(stream, columns=["id"])["id"]
-            if ids.index(document).as_py() >= 0:
-                return f"{document} in {name}"
+            if ids.index(text).as_py() >= 0:
+                return f"{text} in {name}"
     return ""
 
 
@@ -170,9 +157,7 @@ def verify(options: argparse.Namespace) -> None:
         except DataError as error:
             faults.append(str(error))
             state = "CHANGED"
-        megabytes = sum(file["bytes"] for file in files) / 1e6
-        size = f"{len(files):>5,} files {megabytes:>10,.1f} MB"
-        say(f"{artifact.stage:<12} {artifact.fingerprint}  {size}  {state}")
+        say(f"{artifact.stage:<12} {artifact.fingerprint}  {len(files):>5,} files  {state}")
     if options.model.startswith(loading.REGISTERED):
         served = loading.download_served(options.model, options.root)
         changes = registry.find_changed_copies(artifacts[-1], served)
@@ -216,9 +201,7 @@ def rebuild(options: argparse.Namespace) -> None:
     faults = []
     for before, stage in zip(artifacts, stages, strict=True):
         compared = rebuilding.compare(before, outcome.artifacts[stage.display_name])
-        omitted = len(before.record["files"]) - compared.compared
         state = ", ".join(compared.different) + " differ" if compared.different else "same bytes"
-        state += f"; {omitted:,} with timestamps not compared" * (omitted > 0)
         say(f"{before.stage:<12} {before.fingerprint}  {compared.compared:>5,} files  {state}")
         faults += [f"{before.folder.path(name)} differs if rebuilt" for name in compared.different]
     if faults:
@@ -232,7 +215,6 @@ def export(options: argparse.Namespace) -> None:
     from rungwise.pipeline.loading import REGISTERED, download_served, find_model
     from rungwise.serving.card import NAME as CARD
     from rungwise.serving.export import write_onnx, write_pretrained, write_task_model
-    from rungwise.serving.hugging_face.writing import HUB_CARD
 
     say, folder = plain_console().print, Folder.at(options.to)
     model = find_model(options.model, options.root, options.overrides)
@@ -251,8 +233,6 @@ def export(options: argparse.Namespace) -> None:
     for name in result.files:
         say(f"  {folder.path(name)}  {folder.size(name):,} bytes")
     say(f"load it with {result.loader}")
-    if HUB_CARD in result.files and not folder.remote:
-        say(f"publish it with hf upload USER/NAME {shlex.quote(options.to)}")
 
 
 def promote(options: argparse.Namespace) -> None:

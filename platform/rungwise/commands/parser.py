@@ -31,21 +31,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if not arguments or arguments[0] == "help":
         arguments = [*arguments[1:2], "--help"]
     if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
-        parser.error(f"there is no command {arguments[0]!r}; {_suggest_verb(arguments, verbs)}")
+        near = difflib.get_close_matches(arguments[0], verbs, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else "rungwise help lists the commands"
+        parser.error(f"there is no command {arguments[0]!r}; {hint}")
     return parse_overrides(parser, arguments)
-
-
-def _suggest_verb(arguments: Sequence[str], verbs: Sequence[str]) -> str:
-    """Return the line to type in place of a verb that is none."""
-    from rungwise.pipeline.places import list_workflows
-
-    verb, *rest = arguments
-    if verb in list_workflows():
-        return f"type: rungwise run {' '.join([verb, *rest] if rest else [verb, 'RECIPE'])}"
-    if verb == "version":
-        return "type: rungwise --version"
-    near = difflib.get_close_matches(verb, verbs, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else "rungwise help lists the commands"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -87,34 +76,11 @@ def parse_overrides(
     """Parse, and also accept overrides after an option, where argparse does not expect them."""
     options, rest = parser.parse_known_args(arguments)
     if strange := [item for item in rest if item.startswith("-") or "=" not in item]:
-        hint = _suggest_override(options, rest) if hasattr(options, "overrides") else ""
+        hint = "; keys of a recipe are set by KEY=VALUE, such as pretrain.steps=200"
+        hint = hint if hasattr(options, "overrides") else ""
         parser.error(f"unrecognized arguments: {' '.join(strange)}{hint}")
     if rest and not hasattr(options, "overrides"):
         parser.error(f"this command takes no overrides: {' '.join(rest)}")
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options
-
-
-def _suggest_override(options: argparse.Namespace, rest: Sequence[str]) -> str:
-    """Return the override to type in place of an option that is none, such as --learning-rate."""
-    from rungwise.core.configuration.config import suggest_keys
-    from rungwise.core.configuration.overrides import read_mapping
-    from rungwise.core.errors import UserError
-    from rungwise.pipeline.places import recipe_file
-    from rungwise.pipeline.recipe import Recipe
-
-    option, _, value = next(item for item in rest if item.startswith("-")).partition("=")
-    overrides = [item for item in [*options.overrides, *rest] if "=" in item and item[0] != "-"]
-    if overrides and option == "--set":
-        return f"; keys are set without it: {' '.join(overrides)}"
-    file = getattr(options, "config", None)  # of some verbs only
-    try:
-        data = read_mapping(recipe_file(file)) if file else {}
-    except UserError:
-        data = {}
-    key = option.strip("-").replace("-", "_")
-    if keys := suggest_keys(Recipe, data, key):
-        lines = [f"{each}={value or '...'}" for each in keys]
-        return f"; keys of a recipe are set by {' or '.join(lines)}"
-    return "; keys of a recipe are set by KEY=VALUE, such as pretrain.steps=200"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
     from rungwise.pipeline.recipe import Recipe
     from rungwise.training.config import GradientFit
     from rungwise.training.estimate import RunEstimate
-    from rungwise.training.ray.resume_proof import Certificate
+
+# Of a certificate, which are in its file.
+_LONG_PARTS = {"data_hash_by_step", "loss_by_step", "undisturbed", "made_by"}
 
 
 def add(commands: arguments.Commands) -> None:
@@ -34,11 +35,8 @@ def add(commands: arguments.Commands) -> None:
     help_text = "estimate parameters, memory, time and cost before you run"
     parser = arguments.add_verb(commands, dry_run, help_text)
     arguments.add_recipe(parser)
-    speed = parser.add_mutually_exclusive_group()
     help_text = "of the whole run, if known"
-    speed.add_argument("--tokens-per-second", type=arguments.positive_number, help=help_text)
-    help_text = "measure the speed on some batches here, also if that takes long"
-    speed.add_argument("--measure", action="store_true", help=help_text)
+    parser.add_argument("--tokens-per-second", type=arguments.positive_number, help=help_text)
     help_text = "list the recipes, how long they take and what they are about"
     arguments.add_verb(commands, recipes, help_text)
     help_text = "kill a run, resume it on other workers, print a certificate"
@@ -92,10 +90,11 @@ def recipes(options: argparse.Namespace) -> None:
 
 
 def dry_run(options: argparse.Namespace) -> None:
-    """Print the estimate of the training of a recipe, or a row for each that its variants have."""
+    """Print a row for each training of the recipe and its variants, and what the whole takes."""
     from rungwise.pipeline.experiment import change_recipe
     from rungwise.pipeline.stages import pretrain_config
     from rungwise.pipeline.workflow import load_recipe
+    from rungwise.training.estimate import device_memory
     from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 
     recipe = load_recipe(options.config, options.overrides)
@@ -112,30 +111,34 @@ def dry_run(options: argparse.Namespace) -> None:
             if config not in [other for _, _, other in trainings]:
                 trainings.append((title, variant, config))
     forecast = _forecast(recipe)
-    by_gradient = [config.pretrain.length_key(config.model) == "steps" for *_, config in trainings]
-    if by_gradient == [True]:
-        [(_, variant, config)] = trainings
-        settings = require_gradient(config, "steps")
-        _print_estimate(*_estimate(variant, settings, options, console), console)
-    else:
-        table = Table(box=None, pad_edge=False)
-        table.add_column("variant", no_wrap=True)
-        table.add_column("model", no_wrap=True)
-        for heading in ("parameters", "steps", "tokens", "memory", "time"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for (name, variant, config), has_steps in zip(trainings, by_gradient, strict=True):
-            seconds = forecast.training_seconds(config) if forecast else None
-            row = [name, config.model.kind, "", f"by {config.pretrain.kind}", "", ""]
-            if has_steps:
-                settings = require_gradient(config, "steps")
-                result, *_ = _estimate(variant, settings, options, console)
-                row[2:5] = (
-                    f"{n:,.0f}" for n in (result.parameters, result.steps, result.training.tokens)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("variant", no_wrap=True)
+    table.add_column("model", no_wrap=True)
+    for heading in ("parameters", "steps", "tokens", "operations", "memory", "time", "cost"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    faults = []
+    for name, variant, config in trainings:
+        price, seconds = variant.compute.price_per_hour, None
+        cells = ["", f"by {config.pretrain.kind}", "", "", ""]
+        if config.pretrain.length_key(config.model) == "steps":
+            settings = require_gradient(config, "steps")
+            result = _estimate(variant, settings, options.tokens_per_second)
+            seconds, needed = result.seconds, result.memory_bytes_a_device
+            cells = [f"{n:,.0f}" for n in (result.parameters, result.steps, result.training.tokens)]
+            cells += [f"{result.training.flops:.3g}", f"{needed / 1e9:.2g} GB"]
+            memory = device_memory(variant.compute)
+            if memory is not None and needed > memory:
+                faults.append(
+                    f"{name}: a worker has {memory / 1e9:.3g} GB on this machine, too little; "
+                    "lower compute.micro_batch_size, or set compute.parallel=fsdp"
                 )
-                row[5] = f"{result.memory_bytes_a_device / 1e9:.2g} GB"
-                seconds = seconds if result.seconds is None else result.seconds
-            table.add_row(*row, _format_seconds(seconds))
-        print_table(table, console)
+        if seconds is None and forecast:
+            seconds = forecast.training_seconds(config)
+        cost = f"{seconds / 3600 * price:,.2f}" if price and seconds else ""
+        table.add_row(name, config.model.kind, *cells, _format_seconds(seconds), cost)
+    print_table(table, console)
+    for fault in faults:
+        console.print(fault, style="bold red", soft_wrap=True)
     if forecast:
         line = forecast.line or "all of it is built"
         console.print(f"\nrun {_workflow(recipe)}, from text to page: {line}", soft_wrap=True)
@@ -162,14 +165,13 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 def _estimate(
-    recipe: Recipe, settings: GradientFit, options: argparse.Namespace, console: Console
-) -> tuple[RunEstimate, bool, str]:
-    """The estimate of a training, from the instances if they are built, else of full rows; whether
-    they are built, and what it needs of a device's memory."""
+    recipe: Recipe, settings: GradientFit, tokens_per_second: float | None
+) -> RunEstimate:
+    """The estimate of a training, from the instances if they are built, else of full rows."""
     from rungwise.core.stages import artifact as artifacts
     from rungwise.pipeline.places import root_folder
     from rungwise.pipeline.stages import pretrain_stages
-    from rungwise.training.estimate import Measures, device_memory, estimate_run, is_measured_fast
+    from rungwise.training.estimate import Measures, estimate_run
     from rungwise.training.feed import READ_BY_NAME
 
     try:
@@ -191,63 +193,7 @@ def _estimate(
             measures.append(Measures.of(instances))
         elif config is not None:
             measures.append(Measures.planned(config, recipe.planned_vocab_size()))
-    memory = device_memory(recipe.compute)
-    measure = options.measure or (
-        options.tokens_per_second is None
-        and memory is not None
-        and is_measured_fast(settings, measures, recipe.compute)
-    )
-    with console.status("some batches on this machine") if measure else contextlib.nullcontext():
-        rate = options.tokens_per_second
-        result = estimate_run(settings, measures, recipe.compute, rate, measure)
-    needed = result.memory_bytes_a_device
-    text = f"about {needed / 1e9:.2g} GB a device, by a formula; "
-    if memory is None:
-        text += "this machine has no such device"
-    else:
-        text += f"a worker has {memory / 1e9:.3g} GB on this machine"
-        if needed > memory:
-            remedy = "lower compute.micro_batch_size, or set compute.parallel=fsdp"
-            text = f"[bold red]{text}, too little; {remedy}[/]"
-    return result, all(each.instances for each in measures), text
-
-
-def _print_estimate(estimate: RunEstimate, built: bool, memory: str, console: Console) -> None:
-    source = "measured on this machine, times the workers" if estimate.measured else "given"
-    factors = f"{estimate.micro_batch_size} x {estimate.accumulation} x {estimate.workers}"
-    rows = {
-        "parameters": f"{estimate.parameters:,}",
-        "devices": f"{estimate.devices}, {estimate.parallel}",
-        "batch": f"{estimate.global_batch_size} = at most {factors} "
-        "(micro-batch x accumulation x workers)",
-        "steps": ", then ".join(
-            f"{phase.steps:,} of {phase.tokens_a_step:,.0f} tokens (length {phase.sequence_length})"
-            for phase in estimate.phases
-        ),
-        "tokens": f"{estimate.training.tokens:,.0f}"
-        + ("" if built else " (instances are not built: rows count as full)"),
-        "epochs": ", then ".join(f"{phase.epochs:.2f}" for phase in estimate.phases)
-        if built
-        else "not known before instances are built",
-        "operations": f"{estimate.training.flops:.3g}, "
-        f"{estimate.training.flops_per_token / 1e6:.1f} MFLOP a token",
-        "memory": memory,
-        "speed": "not known: give --tokens-per-second or --measure"
-        if estimate.tokens_per_second is None
-        else f"{estimate.tokens_per_second:,.0f} tokens/s, {source}",
-        "time": _format_seconds(estimate.seconds),
-        "cost": "not known: set compute.price_per_hour"
-        if estimate.cost is None
-        else f"{estimate.cost:,.2f}, in the unit of compute.price_per_hour",
-    }
-    _print_rows(rows, console)
-
-
-def _print_rows(rows: dict[str, str], console: Console) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in rows.items():
-        table.add_row(name, value)
-    print_table(table, console)
+    return estimate_run(settings, measures, recipe.compute, tokens_per_second)
 
 
 def prove_resume(options: argparse.Namespace) -> int:
@@ -274,27 +220,9 @@ def prove_resume(options: argparse.Namespace) -> int:
     certificate = prove_resume(
         settings, artifacts, recipe.compute, folder, workers, console=console
     )
-    _print_certificate(certificate, console)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in certificate.model_dump(exclude=_LONG_PARTS).items():
+        table.add_row(key.replace("_", " "), str(value))
+    print_table(table, console)
     plain_console().print(f"certificate  {folder.path(CERTIFICATE)}")
     return OK if certificate.verdict == "same" else FAILED
-
-
-def _print_certificate(certificate: Certificate, console: Console) -> None:
-    workers, window = certificate.workers, certificate.kill_drawn_from
-    same = f"DIFFERENT from step {certificate.first_differing_step}"
-    if certificate.same_instances_at_every_step:
-        same = "the same"
-    rows = {
-        "verdict": certificate.verdict,
-        "instances of every step": same,
-        "hash of all steps": certificate.data_hash["disturbed"],
-        "largest loss difference": f"{certificate.largest_relative_loss_difference:.2e} "
-        f"relative, allowed {certificate.allowed_loss_difference:.0e}",
-        "killed": f"all processes by SIGKILL at step {certificate.killed_at_step} of "
-        f"{certificate.steps}, resumed from {certificate.resumed_at_step}",
-        "drawn from": f"steps {window.first_step} to {window.last_step} of "
-        f"{window.part}; {certificate.steps_after_the_kill} steps came after the kill",
-        "workers": f"{workers['until_the_kill']} before, {workers['after_it']} after, "
-        f"{workers['undisturbed']} undisturbed",
-    }
-    _print_rows(rows, console)

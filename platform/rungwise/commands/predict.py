@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -21,12 +21,8 @@ from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.wording import format_count
 
-_ARRAY = ".npy"
-_ANEW = "/new"
-
 if TYPE_CHECKING:
     from rungwise.models.trained.generation import Sampling
-    from rungwise.serving.predictor import Trial
     from rungwise.tasks.data.cutting import Format
     from rungwise.tasks.kinds.examples import Example
 
@@ -38,8 +34,7 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, predict, help_text)
     add_served_model(parser)
     parser.add_argument("--input", default="-", metavar="FILE", help="default: standard input")
-    help_text = "default: standard output; in .npy: an array of vectors"
-    parser.add_argument("--to", default="-", metavar="FILE", help=help_text)
+    parser.add_argument("--to", default="-", metavar="FILE", help="default: standard output")
     formats = ("text", "tsv", "csv", "jsonl")
     parser.add_argument("--format", choices=formats, help="default: by the file's suffix")
     parser.add_argument("--batch-size", type=positive_integer, default=64, metavar="N")
@@ -48,9 +43,6 @@ def add(commands: Commands) -> None:
     parser = add_verb(commands, try_model, help_text, "try")
     add_served_model(parser)
     parser.add_argument("texts", metavar="TEXT", nargs="*", help="default: ask for it")
-    help_text = "answer a word with the N words nearest to it, by the vectors of any pretrained "
-    help_text += "model's tokens"
-    parser.add_argument("--nearest", type=positive_integer, metavar="N", help=help_text)
     _add_sampling(parser, "a model that writes adds N tokens at most (default: 40)", length=40)
     parser = add_verb(commands, inspect, "print instances as readable text, masks in colour")
     help_text = "artifacts/instances (the newest), or a folder in it"
@@ -95,12 +87,8 @@ def predict(options: argparse.Namespace) -> None:
     with ExitStack() as stack:
         name = "stdin" if source == "-" else source
         lines = check_encoding(_open(source, stack), name)
-        as_array = options.to.lower().endswith(_ARRAY)
-        output = stack.enter_context(_open_output(options.to, binary=as_array))
+        output = stack.enter_context(_open_output(options.to))
         examples = read_lines(lines, file_format, predictor.info, name)
-        if as_array:
-            write_vectors(answer, examples, options.batch_size, output)
-            return
         for line in predict_lines(answer, examples, options.batch_size):
             output.write(line)
             output.flush()
@@ -108,36 +96,11 @@ def predict(options: argparse.Namespace) -> None:
 
 def predict_lines(answer: Answer, examples: Iterable[Example], batch_size: int) -> Iterator[str]:
     """Yield the output lines of each batch as one string."""
-    for batch, predictions in _answers(answer, examples, batch_size):
-        pairs = zip(batch, predictions, strict=True)
-        rows = ({"where": example.where, **prediction} for example, prediction in pairs)
-        yield "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def write_vectors(
-    answer: Answer, examples: Iterable[Example], batch_size: int, output: IO[bytes]
-) -> None:
-    """Write the vectors (N, E) of N texts for numpy. Raises UserError if the model has none."""
-    import numpy as np
-
-    rows: list[Any] = []
-    for _, predictions in _answers(answer, examples, batch_size):
-        vectors = [prediction.get("vector") for prediction in predictions]
-        if None in vectors:
-            raise UserError(
-                f"--to takes a file in {_ARRAY} for models that answer with vectors, found answers "
-                f"of {', '.join(predictions[0])}; give a name without {_ARRAY}"
-            )
-        rows.append(np.array(vectors, dtype=np.float32))
-    np.save(output, np.concatenate(rows) if rows else np.zeros((0, 0), np.float32))
-
-
-def _answers(
-    answer: Answer, examples: Iterable[Example], batch_size: int
-) -> Iterator[tuple[list[Example], list[dict[str, Any]]]]:
     iterator = iter(examples)
     while batch := list(islice(iterator, batch_size)):
-        yield batch, answer(batch)
+        pairs = zip(batch, answer(batch), strict=True)
+        rows = ({"where": example.where, **prediction} for example, prediction in pairs)
+        yield "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _detect_format(source: str) -> Format:
@@ -146,11 +109,8 @@ def _detect_format(source: str) -> Format:
     suffix = Path(source).suffix.lower()
     if source != "-" and suffix in SUFFIXES:
         return SUFFIXES[suffix]
-    raise UserError(
-        f"{'standard input' if source == '-' else source}: cannot tell the format; give --format "
-        "text, tsv, csv or jsonl"
-        + ("" if source == "-" else f" (known suffixes: {', '.join(SUFFIXES)})")
-    )
+    name = "standard input" if source == "-" else source
+    raise UserError(f"{name}: cannot tell the format; give --format text, tsv, csv or jsonl")
 
 
 def _open(source: str, stack: ExitStack) -> Iterable[str]:
@@ -178,7 +138,7 @@ def check_encoding(lines: Iterable[str], source: str) -> Iterator[str]:
 
 
 @contextmanager
-def _open_output(to: str, binary: bool = False) -> Iterator[IO[Any]]:
+def _open_output(to: str) -> Iterator[IO[str]]:
     """Open standard output, or a file that gets its name only once it is complete."""
     if to == "-":
         yield sys.stdout
@@ -187,7 +147,7 @@ def _open_output(to: str, binary: bool = False) -> Iterator[IO[Any]]:
         raise UserError(f"--to {to}: the file already exists; give another name")
     part = f"{to}.part"
     try:
-        with open(part, "wb" if binary else "w", encoding=None if binary else "utf-8") as file:
+        with open(part, "w", encoding="utf-8") as file:
             yield file
     except OSError as error:
         raise UserError(f"cannot write {part}: {error.strerror}") from error
@@ -195,63 +155,45 @@ def _open_output(to: str, binary: bool = False) -> Iterator[IO[Any]]:
 
 
 def try_model(options: argparse.Namespace) -> None:
-    """Answer the texts of the command line, or ask for texts."""
+    """Answer the texts of the command line, or ask for texts until the input ends."""
     from rungwise.pipeline.loading import find_served
-    from rungwise.serving.predictor import load_predictor, make_trial, try_nearest
-
-    model = load_predictor(find_served(options.model, options.root))
-    if options.nearest:
-        trial = try_nearest(model, options.nearest)
-    else:
-        trial = make_trial(model, _read_sampling(options))
-    if options.texts:
-        if len(options.texts) != len(trial.fields):
-            raise UserError(
-                f"expected {format_count(len(trial.fields), 'text')} ({', '.join(trial.fields)}), "
-                f"found {len(options.texts)}; put each in quotes. This model answers {trial.hint}"
-            )
-        begin = options.texts[0] if trial.goes_on else ""
-        print(begin + _answer_texts(trial, options.texts))  # noqa: T201
-    else:
-        _ask(trial)
-
-
-def _answer_texts(trial: Trial, texts: Sequence[str]) -> str:
-    """Answer texts. Raises DataError for one with bytes of a terminal that is not UTF-8."""
+    from rungwise.serving.predictor import load_predictor, try_texts
+    from rungwise.tasks.interface import task_kind
     from rungwise.tasks.kinds.examples import check_encodable
 
-    return trial.answer(*(check_encodable(text, "the input", "the text") for text in texts))
+    model = load_predictor(find_served(options.model, options.root))
+    fields, sampling = task_kind(model.info).fields, _read_sampling(options)
+
+    def answer(texts: Sequence[str]) -> str:
+        # A terminal that is not UTF-8 sends other bytes.
+        each = [check_encodable(text, "the input", "the text") for text in texts]
+        return try_texts(model, each, sampling)
+
+    if not options.texts:
+        _ask(fields, answer)
+        return
+    if len(options.texts) != len(fields):
+        raise UserError(
+            f"expected {format_count(len(fields), 'text')} ({', '.join(fields)}), found "
+            f"{len(options.texts)}; put each in quotes"
+        )
+    print(answer(options.texts))  # noqa: T201
 
 
-def _ask(trial: Trial) -> None:
-    """Ask for texts and answer them until the input ends; a mistake is said, and asked again. At a
-    terminal, a model that writes goes on with all that was said, until somebody types /new."""
+def _ask(fields: Sequence[str], answer: Callable[[Sequence[str]], str]) -> None:
+    """Ask for texts and answer them until the input ends; a mistake is said, and asked again."""
     is_terminal = sys.stdin.isatty()
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")  # which the check of an answer refuses
-    if is_terminal:
-        hint = f"; an empty line: more; {_ANEW}: a new text" if trial.goes_on else ""
-        print(f"{trial.hint}{hint}   (ends with Ctrl-D)")  # noqa: T201
-    story = ""
-    try:
+    with suppress(EOFError):
         while True:
-            texts = [input(f"{name}: " if is_terminal else "") for name in trial.fields]
-            if trial.goes_on and is_terminal:
-                if texts == [_ANEW]:
-                    story = ""
-                    continue
-                texts = [f"{story} {texts[0]}".strip() if texts[0] else story]
+            texts = [input(f"{name}: " if is_terminal else "") for name in fields]
             try:
-                answer = _answer_texts(trial, texts)
+                print(answer(texts), flush=True)  # noqa: T201
             except DataError as error:
                 print(redact(str(error)), file=sys.stderr, flush=True)  # noqa: T201
-                continue
-            if trial.goes_on:
-                story = texts[0] + answer
-            print(answer if is_terminal or not trial.goes_on else story, flush=True)  # noqa: T201
-    except EOFError:
-        if is_terminal:
-            print()  # noqa: T201
+    if is_terminal:
+        print()  # noqa: T201
 
 
 def inspect(options: argparse.Namespace) -> None:

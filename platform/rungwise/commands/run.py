@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from rungwise.cluster.environment import set_environment, spare_collections
 from rungwise.commands.arguments import Commands, add_verb, add_workflow
 from rungwise.core import exit_codes
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import UserError
-from rungwise.core.exit_codes import plain_console, print_table
+from rungwise.core.exit_codes import plain_console
 
 if TYPE_CHECKING:
     from rungwise.core.storage.folder import Folder
@@ -51,8 +50,6 @@ def run_workflow(workflow: str, arguments: Sequence[str]) -> int:
 def run(options: argparse.Namespace) -> None:
     """Build what is missing, then print the artifacts and the next commands."""
     console = Console()
-    if not console.is_terminal:
-        console.print(f"reading {options.config}", markup=False, highlight=False, soft_wrap=True)
     from rungwise.pipeline.places import recipe_file, root_folder, tracking_uri
 
     with exit_codes.terminate_as_interrupt():
@@ -76,18 +73,8 @@ def _print_outcome(
     from rungwise.report.stage import LADDER, REPORT, ReportSummary
     from rungwise.serving.stage import REGISTER, RegisterSummary
 
-    console.print()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("stage", no_wrap=True)
-    table.add_column("built in", justify="right", no_wrap=True)
-    table.add_column(f"folder below {root}", overflow="fold")
-    for name, artifact in outcome.artifacts.items():
-        seconds = f"{artifact.record['seconds']:.1f} s"
-        seconds = seconds if name in outcome.built else f"({seconds})"
-        table.add_row(name, seconds, "/".join(artifact.folder.uri.rsplit("/", 2)[1:]))
-    print_table(table, console)
     line = f"\n{len(outcome.built)} of {len(outcome.artifacts)} stages built"
-    line += f" in {outcome.seconds:.0f} s"
+    line += f" below {root} in {outcome.seconds:.0f} s"
     if outcome.built:
         line += f", {outcome.waiting_seconds:.0f} s of it starting and waiting"
     console.print(f"{line}\n", highlight=False)
@@ -100,7 +87,7 @@ def _print_outcome(
             summary = ReportSummary.of(page)
             models = (a for a in outcome.artifacts.values() if a.fingerprint == summary.recommended)
             pretrain = next(models, pretrain)
-            _say(console, "result", summary.headline, to_paste=False)
+            _say(console, "result", summary.headline)
             _say(console, "page", page.folder.path(summary.page))
     if pretrain:
         commands["try"] = f"rungwise try {shlex.quote(pretrain.folder.uri)}"
@@ -123,10 +110,9 @@ def _print_outcome(
         _say(console, purpose, command)
 
 
-def _say(console: Console, what: str, text: str, to_paste: bool = True) -> None:
-    """Print a line; `to_paste` keeps a terminal from breaking it between words."""
-    is_whole = to_paste or not console.is_terminal
-    console.print(f"{what:<8} {text}", markup=False, highlight=False, soft_wrap=is_whole)
+def _say(console: Console, what: str, text: str) -> None:
+    """Print a line that can be pasted: a terminal does not break it between words."""
+    console.print(f"{what:<8} {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def gc(options: argparse.Namespace) -> None:

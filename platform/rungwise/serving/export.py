@@ -10,17 +10,9 @@ token vectors          the formats of word2vec.c, text and binary, which gensim 
 encoder states,        ONNX, for onnxruntime, with the tokenizer that frames texts as in training
 or answers of a task
 
-ONNX takes int64 (R, T), padding at the end of a row, and gives, meaningless at padding,
+ONNX takes int64 (R, T), padding last; its outputs are in docs/how-to/hugging-face.md.
 
-    last_hidden_state (R, T, E)          of a pretrained model
-    logits (B, C), C = 1 for a number    of labels; B is R, or R / 2 with finetune.pairs
-                                         both_orders or apart: two consecutive rows an item
-    logits (R, T, C)                     of tags; a word's are those of its first token, or of its
-                                         last in a left-to-right model
-    start_logits, end_logits (R, T)      of a span
-    logits (R, 1)                        of a row, which is an option of a choice
-
-Shapes: V tokens written, D vector size, R rows, B items, T sequence, E width of a state, C classes.
+Shapes: V tokens written, D vector size, R rows, T sequence.
 """
 
 import json
@@ -176,7 +168,7 @@ def _write_for_transformers(
         tokenizer.save(str(file))
         architecture = hugging_face.export_model(model, config, file, folder, labels, longest)
         auto, sentences = writing.auto_class(architecture), (folder / writing.MODULES).exists()
-        text = writing.hub_card(card, auto, sentences)
+        text = writing.hub_card(card, sentences)
         (folder / writing.HUB_CARD).write_text(text, encoding="utf-8")
         files = _put(str(folder), to, last=writing.MODULES if sentences else writing.CONFIG)
     if sentences:

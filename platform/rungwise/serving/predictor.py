@@ -1,4 +1,4 @@
-"""A trained model for inference: examples in, predictions out, and answers to typed text (`Trial`).
+"""A trained model for inference: examples in, predictions out, and answers to typed text.
 
 It needs only its description, weights and tokenizer, neither Ray nor the artifacts it was made
 from. A fine-tuned model answers as its task says; a pretrained one:
@@ -13,22 +13,19 @@ table of word vectors         of a word its vector, and the nearest words with t
 V vocabulary
 """
 
-import itertools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.examples import Neighbourhood, added_text, token_text
+from rungwise.evaluation.examples import Neighbourhood, continue_texts, list_guesses, rate_gap
 from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import list_devices
 from rungwise.models.trained.capabilities import (
@@ -39,8 +36,7 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from rungwise.models.trained.encoders import MeanOfStates
-from rungwise.models.trained.generation import Sampling, generate
-from rungwise.models.trained.language_models import MaskedModel
+from rungwise.models.trained.generation import Sampling
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
 from rungwise.tasks.kinds.items import Item, token_ids
@@ -97,15 +93,11 @@ class Predictor:
         if cut is None or self._has_warned:
             return
         self._has_warned = True
-        length, key = self.frame.sequence_length, "(finetune.sequence_length)"
-        why = f"the model reads {length} tokens {key} and this needs {cut.needs}"
-        if math.isinf(cut.needs):
-            why = (
-                f"a question is read up to 64 tokens, and up to half of the {length} of a row {key}"
-            )
-        place = examples[cut.example].where
-        end = "others that are cut are not named\n"
-        sys.stderr.write(f"{place}: the text is cut, for {why}; {end}")
+        sys.stderr.write(
+            f"{examples[cut.example].where}: the text is cut, for the model reads "
+            f"{self.frame.sequence_length} tokens (finetune.sequence_length), of a question 64 at "
+            "most; others that are cut are not named\n"
+        )
 
 
 _NEAREST = 10
@@ -214,108 +206,46 @@ def load_predictor(folder: Folder) -> Model:
     return Predictor(folder)
 
 
-@torch.no_grad()
 def fill_gap(model: BlankLogits, tokenizer: Tokenizer, text: str) -> dict[str, float]:
     """Return the likeliest tokens for a gap. Raises DataError unless there is one that fits."""
     before, gap, after = text.partition(GAP)
     if not gap or GAP in after:
         raise DataError(f"expected one gap, written {GAP}, found {text!r}; this model fills gaps")
-    special = special_ids(tokenizer)
     left, right = token_ids(tokenizer, [before.strip(), after.strip()])
-    if isinstance(model, MaskedModel):
-        first, hidden, last = special.require("cls", "mask", "sep")
-    else:
-        first, last = special.require("end", "end")
-        # Any token that begins no document; a two-direction model never sees the one in the gap.
-        hidden = next(token for token in itertools.count() if token not in special.ids)
-    longest = getattr(model, "max_length", None)
-    row = [first, *left, hidden, *right, last]
-    if longest is not None and len(row) > longest:
-        raise DataError(
-            f"the text has {len(row)} tokens, and the model reads {longest}; shorten it"
-        )
-    segments = torch.zeros(1, len(row), dtype=torch.long)
-    length, place = torch.tensor([len(row)]), torch.tensor([1 + len(left)])
-    logits_1V = model.blank_logits(torch.tensor([row]), segments, length, place)
-    best = torch.softmax(logits_1V[0].float(), dim=-1).topk(_BEST)
-    tokens = [token_text(tokenizer, token) for token in best.indices.tolist()]
-    return dict(zip(tokens, best.values.tolist(), strict=True))
+    return list_guesses(tokenizer, rate_gap(model, tokenizer, left, right))
 
 
-def continue_texts(
-    model: NextTokenLogits, tokenizer: Tokenizer, texts: Sequence[str], sampling: Sampling
-) -> list[str]:
-    """Return what the model adds to each text, alone or with others the same."""
-    (end,) = special_ids(tokenizer).require("end")
-    rows = [[end, *ids] for ids in token_ids(tokenizer, texts)]
-    added = generate(model, rows, end, sampling, streams=[0] * len(rows))
-    return [
-        added_text(tokenizer, row, new, end).rstrip() for row, new in zip(rows, added, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A model to try. `answer` takes texts named `fields`; with `goes_on` it continues the text."""
-
-    hint: str
-    answer: Callable[..., str]
-    fields: tuple[str, ...] = ("text",)
-    goes_on: bool = False
-
-
-def make_trial(predictor: Model, sampling: Sampling | None = None) -> Trial:
-    """Return what to type for a model, and what it answers; `sampling` says how one goes on that
-    reads from the left. Raises DataError for a model that can only be fine-tuned."""
+def try_texts(predictor: Model, texts: Sequence[str], sampling: Sampling) -> str:
+    """Answer the texts that a person typed, one for each field of the task, in a line. A pretrained
+    model fills a gap, goes on with a text, rates it, or names the neighbours of a word. Raises
+    DataError for one that can only be fine-tuned."""
     if isinstance(predictor, Predictor):
-        return _try_task(predictor)
-    tokenizer, settings = predictor.tokenizer, sampling or Sampling()
-    match model := predictor.model:
-        case BlankLogits():
-            hint = f"a text with a gap: the {GAP} of France"
-            return Trial(hint, lambda text: _join(fill_gap(model, tokenizer, text).items()))
-        case NextTokenLogits():
-            hint = "the beginning of a text: it goes on"
-
-            def continue_text(text: str) -> str:
-                return continue_texts(model, tokenizer, [text], settings)[0]
-
-            return Trial(hint, continue_text, goes_on=True)
-        case LanguageModel():
-            hint = "a text: how likely is it?"
-            return Trial(hint, lambda text: _rate_text(model, tokenizer, text))
-        case WordVectors():
-            return _try_neighbours(Neighbourhood(model, tokenizer), _BEST)
-    raise DataError("this model predicts no tokens and has no vectors of words; fine-tune it first")
-
-
-def try_nearest(predictor: Model, count: int) -> Trial:
-    """Answer a word with the nearest words. Raises DataError without a vector of each token."""
-    if isinstance(predictor, Predictor) or not isinstance(predictor.model, WordVectors):
-        raise DataError("this model has no vector of each token (WordVectors); leave out --nearest")
-    return _try_neighbours(Neighbourhood(predictor.model, predictor.tokenizer), count)
-
-
-def _try_neighbours(near: Neighbourhood, count: int) -> Trial:
-    def answer(word: str) -> str:
-        nearest = near.nearest(word, count)
-        words = "  ".join(f"{each.word} {each.cosine:.3f}" for each in nearest)
-        pieces = near.pieces(word)
-        # A word that the vocabulary lacks has the mean vector of its pieces.
-        return f"{' '.join(pieces)}: {words}" if len(pieces) > 1 else words
-
-    return Trial("a word: its neighbours", answer, ("word",))
-
-
-def _try_task(predictor: Predictor) -> Trial:
-    kind = task_kind(predictor.info)
-
-    def answer(*texts: str) -> str:
+        kind = task_kind(predictor.info)
         values = dict(zip(kind.fields, texts, strict=True))
         (prediction,) = predictor([kind.parse(Record(values, "the text", kind.columns))])
         return _describe(prediction)
+    (text,), tokenizer = texts, predictor.tokenizer
+    match model := predictor.model:
+        case BlankLogits():
+            return _join(fill_gap(model, tokenizer, text).items())
+        case NextTokenLogits():
+            return text + continue_texts(model, tokenizer, [text], sampling)[0]
+        case LanguageModel():
+            end = special_ids(tokenizer).require("end")
+            (row,) = model.log_probabilities([[*token_ids(tokenizer, [text])[0], *end]])
+            perplexity = math.exp(-row.mean())
+            return f"perplexity {perplexity:,.1f} over {len(row)} tokens, its end included"
+        case WordVectors():
+            return list_neighbours(Neighbourhood(model, tokenizer), text, _BEST)
+    raise DataError("this model predicts no tokens and has no vectors of words; fine-tune it first")
 
-    return Trial(kind.goal, answer, kind.fields)
+
+def list_neighbours(near: Neighbourhood, word: str, count: int) -> str:
+    nearest = near.nearest(word, count)
+    words = "  ".join(f"{each.word} {each.cosine:.3f}" for each in nearest)
+    pieces = near.pieces(word)
+    # A word that the vocabulary lacks has the mean vector of its pieces.
+    return f"{' '.join(pieces)}: {words}" if len(pieces) > 1 else words
 
 
 def _describe(prediction: dict[str, Any]) -> str:
@@ -330,9 +260,3 @@ def _describe(prediction: dict[str, Any]) -> str:
 
 def _join(shares: Iterable[tuple[str, float]]) -> str:
     return "  ".join(f"{name} {share:.1%}" for name, share in shares)
-
-
-def _rate_text(model: LanguageModel, tokenizer: Tokenizer, text: str) -> str:
-    (end,) = special_ids(tokenizer).require("end")
-    (row,) = model.log_probabilities([[*token_ids(tokenizer, [text])[0], end]])
-    return f"perplexity {math.exp(-row.mean()):,.1f} over {len(row)} tokens, its end included"

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 from rich.filesize import decimal
 
 from rungwise.core.configuration.secrecy import list_texts
@@ -35,8 +34,6 @@ _MOST_FILES = 100_000
 _MOST_NAMES = 5
 # What runs leave in the folder where they are started.
 _LEFT_BY_RUNS = ("/artifacts", "/mlruns", "/mlartifacts", "/mlflow.db*")
-# A file on one of these is on a disk of this machine alone; others may be shared, as NFS is.
-_OWN_DISKS = ("apfs", "btrfs", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs")
 _SILENT = logging.Logger("packing", logging.CRITICAL + 1)
 # Names and places that tools give to files with secrets, and names of files without any.
 _SECRET_NAMES = (
@@ -206,22 +203,14 @@ def check_stages(job: SubmittedJob) -> list[str]:
     return []
 
 
-def check_paths(job: SubmittedJob, sizes: Mapping[str, int], machines: Sequence[str]) -> list[str]:
-    """The paths of the recipe that `machines` of the cluster must have at the same place. Raises
-    UserError if a relative path is not uploaded, since the job reads it from the upload, or if an
-    absolute one is on a disk of this machine alone."""
+def check_paths(job: SubmittedJob, sizes: Mapping[str, int]) -> list[str]:
+    """The paths of the recipe that every machine of the cluster must have at the same place. Raises
+    ConfigError if a relative path is not uploaded, since the job reads it from the upload."""
     absolute = []
     with contextlib.chdir(job.folder):
         for path, key in job.input_paths.items():
             if _is_elsewhere(path):
-                if machines and not is_remote(path):
-                    if _is_on_own_disk(path):
-                        raise ConfigError(
-                            f"{key}: {path} is on a disk of this machine, and the cluster is "
-                            f"elsewhere ({list_first(machines, _MOST_NAMES)}); put it where every "
-                            f"machine reads it, a shared folder or s3://, and give {key}=THERE"
-                        )
-                    absolute.append(path)
+                absolute += [] if is_remote(path) else [path]
                 continue
             if os.path.normpath(path).split(os.sep)[0] == "..":
                 raise ConfigError(
@@ -239,14 +228,6 @@ def check_paths(job: SubmittedJob, sizes: Mapping[str, int], machines: Sequence[
                         "path that every machine has, or s3://"
                     )
     return absolute
-
-
-def _is_on_own_disk(path: str) -> bool:
-    """Whether a file or folder is here, on a file system that other machines cannot share."""
-    place = local_path(path).resolve()
-    mounts = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
-    mount = next((str(each) for each in (place, *place.parents) if str(each) in mounts), "")
-    return bool(outside.on_disk(str(place))) and mounts.get(mount) in _OWN_DISKS
 
 
 def _is_elsewhere(path: str) -> bool:

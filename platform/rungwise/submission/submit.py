@@ -5,7 +5,6 @@ Everything else that is done with a job is `ray job`, whose commands are printed
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import platform
@@ -16,10 +15,8 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import aiohttp
-import psutil
 import ray
 import requests
 from packaging.version import Version
@@ -59,9 +56,7 @@ class Server:
 
 def find_server(address: str | None) -> Server:
     """The server at `address`, in the environment, or of the cluster here, or UserError."""
-    of_driver = os.environ.get("RAY_ADDRESS", "")  # which is no job server's if it is no URL
-    of_driver = of_driver if of_driver.startswith("http") else ""
-    if address := address or os.environ.get(ADDRESS_VARIABLE) or of_driver:
+    if address := address or os.environ.get(ADDRESS_VARIABLE):
         url = address if "://" in address else f"http://{address}"
         return _make_server(url.rstrip("/"))
     if cluster := find_cluster():
@@ -78,7 +73,6 @@ def connect(server: Server) -> JobSubmissionClient:
     for module in ("dashboard_sdk", "job.sdk"):  # else these tell of packages and sockets
         logging.getLogger(f"ray.dashboard.modules.{module}").setLevel(logging.WARNING)
     headers = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
-    before = os.environ.get(ADDRESS_VARIABLE)
     os.environ[ADDRESS_VARIABLE] = server.address  # which Ray's client prefers to its argument
     try:
         return JobSubmissionClient(server.address, headers=headers)
@@ -94,10 +88,6 @@ def connect(server: Server) -> JobSubmissionClient:
             "up`, or forward the port of one on Kubernetes and leave it open: kubectl port-forward "
             f"service/rungwise-head-svc {DASHBOARD_PORT}"
         ) from error
-    finally:
-        del os.environ[ADDRESS_VARIABLE]
-        if before is not None:
-            os.environ[ADDRESS_VARIABLE] = before
 
 
 def _make_server(address: str) -> Server:
@@ -142,7 +132,7 @@ def submit(job: SubmittedJob, server: Server, *, wait: bool) -> int:
     sizes = check_upload(job.folder, job.excludes)
     client = connect(server)
     check_versions(client)
-    if paths := check_paths(job, sizes, list_other_machines(client)):
+    if paths := check_paths(job, sizes):
         notes.append(f"every machine must have {', '.join(paths)} at the same place")
     files = format_count(sum(not name.endswith("/") for name in sizes), "file")
     console.print(f"command  {job.entrypoint}", highlight=False, markup=False)
@@ -172,7 +162,7 @@ def submit(job: SubmittedJob, server: Server, *, wait: bool) -> int:
 
 def check_versions(client: JobSubmissionClient) -> None:
     """Raise UserError if the cluster has another minor version of Ray or Python."""
-    metadata = _query(client, "cluster_metadata")
+    metadata = client._do_request("GET", "/api/v0/cluster_metadata").json()["data"]
     here = {"Ray": ray.__version__, "Python": platform.python_version()}
     for name, local in here.items():
         remote = metadata[f"{name.lower()}Version"]
@@ -181,18 +171,6 @@ def check_versions(client: JobSubmissionClient) -> None:
                 f"{name} is {remote} on the cluster and {local} here; make this environment with "
                 f"{name} {remote}"
             )
-
-
-def list_other_machines(client: JobSubmissionClient) -> list[str]:
-    """The addresses of the cluster's nodes that are not on this machine."""
-    here = {each.address for every in psutil.net_if_addrs().values() for each in every}
-    rows = _query(client, "nodes?limit=1000")["result"]["result"]
-    nodes = {row["node_ip"] for row in rows if row["state"] == "ALIVE"}
-    return sorted(node for node in nodes - here if not ipaddress.ip_address(node).is_loopback)
-
-
-def _query(client: JobSubmissionClient, what: str) -> Any:
-    return client._do_request("GET", f"/api/v0/{what}").json()["data"]
 
 
 def follow(client: JobSubmissionClient, job_id: str) -> JobDetails:

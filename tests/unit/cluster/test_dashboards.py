@@ -17,7 +17,6 @@ import yaml
 
 from dashboards.boards import BOARDS
 from dashboards.generate import FOLDER, files
-from rungwise.cluster.local import configure_prometheus
 from rungwise.commands.parser import VERBS
 from rungwise.monitoring import METRICS, PREFIX
 from tests.conftest import REPOSITORY
@@ -125,10 +124,18 @@ def promtool(*arguments: str) -> None:
 
 def test_promtool_accepts_rules_and_configuration(tmp_path: Path) -> None:
     promtool("check", "rules", *map(str, RULES))
-    (tmp_path / "token").write_text("x")
-    config = configure_prometheus("http://127.0.0.1:8265", tmp_path / "token", "15s")
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    promtool("check", "config", str(tmp_path / "prometheus.yml"))
+    token = tmp_path / ".rungwise" / "clusters" / "local" / "token"
+    token.parent.mkdir(parents=True)
+    token.write_text("x")
+    promtool("check", "config", str(write_local_prometheus(tmp_path, tmp_path)))
+
+
+def write_local_prometheus(home: Path, folder: Path) -> Path:
+    """The configuration for the cluster of `rungwise up`, as the page has it made."""
+    text = (FOLDER / "prometheus" / "local.yml").read_text()
+    file = folder / "prometheus.yml"
+    file.write_text(text.replace("HOME", str(home)).replace("BOARDS", str(FOLDER / "prometheus")))
+    return file
 
 
 def test_alerts_fire_when_they_should_and_only_then() -> None:

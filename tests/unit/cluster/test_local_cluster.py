@@ -51,7 +51,6 @@ def cluster(tmp_path: Path) -> LocalCluster:
         job_address="http://127.0.0.1:1",
         ray_address="127.0.0.2:6379",
         token_path=str(local.cluster_folder() / "token"),
-        prometheus_uri=None,
         root="/",
         scratch=str(tmp_path / "scratch"),
     )

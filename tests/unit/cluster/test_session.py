@@ -1,11 +1,9 @@
-"""Ray of a session: how many nodes it counts, and one that starts late."""
+"""Ray of a session: when it starts and ends, and what is said of it."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from types import SimpleNamespace
 
 import psutil
@@ -39,71 +37,50 @@ for line in (
 
 
 class Heads(list[str]):
-    """Stands for what starts Ray; lists what happens. Each start fails with the next error."""
+    """Stands for what starts Ray; lists what happens."""
 
-    def __init__(self, errors: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         monkeypatch.setattr(ray, "is_initialized", lambda: False)
         monkeypatch.setattr(ray, "init", lambda address, **arguments: self.append(address))
         monkeypatch.setattr(ray, "shutdown", lambda: self.append("shutdown"))
         monkeypatch.setattr(sessions, "Head", self.head)
-        self._errors = iter(errors)
 
     def head(self, settings: dict[str, object]) -> SimpleNamespace:
-        def address() -> str:
-            if error := next(self._errors, ""):
-                raise RuntimeError(error)
-            return "10.0.0.2:1"
-
-        self.append("import")
-        return SimpleNamespace(
-            settings=settings,
-            start=lambda: self.append("start"),
-            address=address,
-            stop=lambda: self.append("stop"),
-        )
+        self.append("start")
+        return SimpleNamespace(address=lambda: "10.0.0.2:1", stop=lambda: self.append("stop"))
 
 
-BEGINS = ["import", "start"]
-LATE = "The current node timed out during startup. This could ..."
-
-
-@pytest.mark.parametrize(
-    ("errors", "raised", "calls"),
-    [
-        ([], None, [*BEGINS, "10.0.0.2:1", "shutdown", "stop"]),
-        ([LATE], None, [*BEGINS, *BEGINS, "10.0.0.2:1", "shutdown", "stop", "stop"]),
-        ([LATE, LATE], (UserError, "within 30 s, twice"), [*BEGINS, *BEGINS, "stop", "stop"]),
-        (["no room"], (RuntimeError, "no room"), [*BEGINS, "stop"]),
-    ],
-)
-def test_a_ray_that_is_late_is_started_again(
-    errors: list[str],
-    raised: tuple[type[Exception], str] | None,
-    calls: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    heads = Heads(errors, monkeypatch)
-    fails = pytest.raises(raised[0], match=raised[1]) if raised else contextlib.nullcontext()
-    with fails, session(ComputeConfig()):
+def test_a_ray_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = Heads(monkeypatch)
+    with session(ComputeConfig()):
         pass
-    assert heads == calls
+    assert heads == ["start", "10.0.0.2:1", "shutdown", "stop"]
 
 
-def test_a_ray_imported_ahead_serves_the_session_or_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    heads = Heads([], monkeypatch)
-    with local_head(ComputeConfig()) as head:
-        assert head
-        head.start()
-        with session(ComputeConfig(), head=head):
-            pass
-    assert [each for each in heads if each not in ("start", "stop")] == [
-        *("import", "10.0.0.2:1", "shutdown")
-    ]
+def test_a_ray_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    program = """import json; print(json.dumps({"error": "no room"}))"""
+    started = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess,
+        "Popen",
+        lambda command, **options: started([sys.executable, "-c", program], **options),
+    )
+    with pytest.raises(UserError, match=r"Ray did not start \(no room\); the load is"):
+        session(ComputeConfig()).__enter__()
+
+
+def test_a_ray_started_ahead_serves_the_session_or_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = Heads(monkeypatch)
+    with local_head(ComputeConfig()) as head, session(ComputeConfig(), head=head):
+        pass
+    assert [each for each in heads if each != "stop"] == ["start", "10.0.0.2:1", "shutdown"]
     heads.clear()
     with local_head(ComputeConfig()):
         pass
-    assert heads == ["import", "stop"]
+    assert heads == ["start", "stop"]
     heads.clear()
     with monkeypatch.context() as patch:
         patch.setattr(ray, "is_initialized", lambda: True)
@@ -134,10 +111,10 @@ def test_sigterm_while_ray_starts_ends_a_run(whose: str, monkeypatch: pytest.Mon
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    heads = Heads([], monkeypatch)
+    heads = Heads(monkeypatch)
     monkeypatch.setattr(ray, "init", init)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         session(ComputeConfig()).__enter__()
-    assert heads == [*BEGINS, "shutdown", "stop"]
+    assert heads == ["start", "shutdown", "stop"]
     assert signal.getsignal(signal.SIGTERM) == before

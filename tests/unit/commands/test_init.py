@@ -34,7 +34,7 @@ from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, make_stages
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.data.files import load
-from rungwise.tokenizer import TokenizerFileConfig, WordPieceConfig, train
+from rungwise.tokenizer import TokenizerFileConfig, train
 from tests.conftest import Cli
 
 WORDS = [
@@ -113,7 +113,7 @@ def test_documents_of_one_packed_file(
     assert only(tmp_path).source == source
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "txt", "parquet", "arrow"])
+@pytest.mark.parametrize("suffix", ["jsonl", "txt", "parquet"])
 def test_the_longest_field_of_records_is_the_text(tmp_path: Path, suffix: str) -> None:
     records = [
         {"id": number, "title": f"No. {number}", "body": " ".join(prose(number, 5))}
@@ -123,14 +123,10 @@ def test_the_longest_field_of_records_is_the_text(tmp_path: Path, suffix: str) -
     table = pa.Table.from_pylist(records)
     if suffix == "parquet":
         pq.write_table(table, path)
-    elif suffix == "arrow":
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-            stream.write_table(table)
-        (tmp_path / "state.json").write_text("{}")
     else:
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
     seen = only(tmp_path)
-    assert seen.kind == (suffix if suffix in ("parquet", "arrow") else "jsonl")
+    assert seen.kind == ("parquet" if suffix == "parquet" else "jsonl")
     assert seen.source == {"text_field": "body"}
     assert seen.documents == pytest.approx(60, abs=2)
 
@@ -140,7 +136,7 @@ def test_records_longer_than_a_page_are_seen(tmp_path: Path) -> None:
     assert len(text) > 200_000
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}) + "\n")
     seen = only(tmp_path)
-    assert (seen.language, seen.documents) == ("English", 3)  # its middle is held out
+    assert (seen.language, seen.documents) == ("Latin letters", 3)  # its middle is held out
 
 
 def test_parquet_files_without_rows_are_read_and_broken_ones_named(tmp_path: Path) -> None:
@@ -185,7 +181,7 @@ def test_other_encodings_are_said(
         lines = [json.dumps({"text": line}, ensure_ascii=False) for line in lines]
     (tmp_path / "a.txt").write_bytes("\n".join(lines).encode(encoding))
     seen = only(tmp_path)
-    assert (seen.kind, seen.source["encoding"], seen.language) == (kind, "detect", "German")
+    assert (seen.kind, seen.source["encoding"], seen.language) == (kind, "detect", "Latin letters")
     assert seen.documents
 
 
@@ -199,7 +195,7 @@ def test_a_text_with_a_few_control_characters_is_text_and_they_are_counted(tmp_p
 @pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
 def test_no_recipe_is_written_that_cannot_be_planned(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "text").mkdir()
-    (tmp_path / "text" / os.fsdecode(b"caf\xe9.txt")).write_text("\n\n".join(prose(0, 60)))
+    (tmp_path / "text" / os.fsdecode(b"caf\xe9.txt")).write_text("\n\n".join(prose(0, 120)))
     assert "is not UTF-8; rename it" in cli("init", "text", status=2)
     assert not [*tmp_path.glob("*.yaml")]
 
@@ -246,7 +242,7 @@ NO_PROSE: dict[str, tuple[str, str, str]] = {
     "an array a line": ("a.txt", "\n".join(json.dumps([x]) for x in LINES), "of JSON that is not"),
     "a table in a text": ("a.txt", lines_of('{},"{}",good\n'), "of tables or of words"),
     "markup of wikis": ("a.txt", lines_of("''{}'' [[{}|a]] {{{{b}}}}\n"), "of HTML, XML or"),
-    "times of a transcript": ("a.txt", lines_of("0:{}\n{}\n"), "of lines with times"),
+    "Arrow": ("a.arrow", "of any content", "of Arrow: write a source"),
     "dictionaries of Python": ("a.txt", f"{{'text': {LINES[0]!r}}}\n" * 9, "of JSON that is not"),
     "chats": ("a.jsonl", (json.dumps(CHAT) + "\n") * 9, "of records whose text is inside of lists"),
     "turns": (
@@ -260,14 +256,6 @@ NO_PROSE: dict[str, tuple[str, str, str]] = {
     "TREC": ("a", lines_of("<DOC>\n<DOCNO> {} </DOCNO>\n{}\n</DOC>\n"), "of HTML, XML or"),
     "SGML": ("a.sgm", lines_of('<REUTERS ID="{}">\n{}\n</REUTERS>\n'), "of HTML, XML or"),
     "RTF": ("a.rtf", "{\\rtf1\\ansi " + " ".join(LINES), "of HTML, XML or"),
-    "SubRip": (
-        "a.srt",
-        lines_of("1\n00:00:{},120 --> 00:00:19,000\n{}\n\n"),
-        "of lines with times",
-    ),
-    "WebVTT": ("a.txt", "WEBVTT\n" + lines_of("\n00:{}.120 --> 00:19.000\n{}\n"), "of lines with"),
-    "lyrics": ("a.lrc", lines_of("[00:{}.50]{}\n"), "of lines with times"),
-    "SubStation": ("a.ass", lines_of("Dialogue: 0,0:00:{}.00,0:00:59.00,,{}\n"), "of lines with"),
     "a table of tabs": ("a.txt", lines_of("{}\t{}\n"), "of tables or of words in columns"),
     "tagged words": ("a.txt", "He PRP B-NP\nruns VBZ B-VP\n\n" * 20, "of tables or of words"),
     "a pointer of Git LFS": (
@@ -360,17 +348,8 @@ def test_counts_are_of_the_run(form: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_text_that_was_decoded_wrongly_is_said(tmp_path: Path) -> None:
-    text = "La ni\u00f1a cant\u00f3 ayer en el caf\u00e9, y \u00e9l\u2019 la oy\u00f3. "
-    lines = [f"{text}{word}" for word in WORDS * 20]
-    (tmp_path / "a.txt").write_text("\n".join(lines))
-    assert not any("UTF-8" in note for note in only(tmp_path).notes)
-    wrong = "\n".join(lines).encode().decode("cp1252")
-    (tmp_path / "a.txt").write_text(wrong + "\ufffd", encoding="utf-8")
-    notes = " ".join(only(tmp_path).notes)
-    assert (
-        "places look like UTF-8 read in another encoding, such as \u00c3\u00b3 for \u00f3" in notes
-    )
-    assert "1 characters were lost before" in notes
+    (tmp_path / "a.txt").write_text("\n".join([*prose(0, 60), "caf\ufffd"]), encoding="utf-8")
+    assert any("1 characters were lost before" in note for note in only(tmp_path).notes)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -407,7 +386,6 @@ def test_many_files_with_blank_lines_are_documents_each(tmp_path: Path) -> None:
             "\u0432\u0441\u0435 \u0441\u0447\u0430\u0441\u0442\u043b\u0438\u0432\u044b\u0435 " * 9,
             "letters other than Latin",
         ),
-        ("le chat est dans la maison et les enfants sont pour une fois sages " * 9, "French"),
         ("xqz wvk plt rrr", "Latin letters"),
     ],
 )
@@ -460,29 +438,6 @@ def test_the_recipe_can_be_planned(tmp_path: Path, kind: str, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "keeps"),
-    [
-        ("el año que viene y el ano de la casa", True),
-        ("\u0939\u093f\u0928\u094d\u0926\u0940 \u0926\u093f\u0928 \u0926\u0940\u0928", True),
-        ("the sea and the ship of the wind", False),
-    ],
-)
-def test_accents_stay_where_a_language_has_them(
-    tmp_path: Path, cli: Cli, words: str, keeps: bool
-) -> None:
-    rng = random.Random(0)
-    lines = (" ".join(rng.choices(words.split(), k=10)) + "." for _ in range(200))
-    (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
-    assert ("which stay (tokenizer.strip_accents)" in cli("init", "a.txt")) == keeps
-    recipe = load_recipe("a.yaml")
-    assert isinstance(recipe.tokenizer, WordPieceConfig)
-    assert recipe.tokenizer.strip_accents is (False if keeps else None)
-    built = train_on(recipe)
-    ids = built.encode(words, add_special_tokens=False).ids
-    assert "".join(built.decode(ids).split()) == "".join(words.split())
-
-
-@pytest.mark.parametrize(
     ("files", "message"),
     [
         ({"a.bin": "\0\1\2" * 9}, "no text below text; found: 1 binary .bin"),
@@ -497,7 +452,7 @@ def test_accents_stay_where_a_language_has_them(
             "1 file of tables or of words in columns: write the text alone, or give --labels to "
             "fine-tune on the labels in them, 1 file of text without a document of 50 characters",
         ),
-        ({"one.txt": "the sea and the wind " * 40}, "one document of about 839 characters"),
+        ({"one.txt": "the sea and the wind " * 40}, "about 839 characters of text below text"),
     ],
 )
 def test_what_nothing_can_be_learnt_from_is_refused(
@@ -537,9 +492,8 @@ def test_a_table_is_not_read_as_prose_and_one_without_labels_is_told(
     (tmp_path / "a.tsv").write_text(
         "id\ttext\n" + "".join(f"{n}\tthe sea {n}\n" for n in range(30))
     )
-    advice = "--labels a.tsv"
-    assert advice in cli("init", "a.tsv", status=2)
-    assert "no format reads this" in cli("init", "0.txt", *advice.split(), status=2)
+    assert "1 file of tables or of words in columns" in cli("init", "a.tsv", status=2)
+    assert "no format reads this" in cli("init", "0.txt", "--labels", "a.tsv", status=2)
 
 
 def test_names_and_places_of_other_scripts_stay_readable(tmp_path: Path, cli: Cli) -> None:
@@ -630,15 +584,6 @@ def test_the_ladder_is_planned_on_a_text_of_ones_own(
 
 def make_ladder(recipe: Recipe) -> list[Stage]:
     return list(ladder_stages(recipe).values())
-
-
-def test_a_made_task_that_the_text_cannot_fill_is_left_out(tmp_path: Path, cli: Cli) -> None:
-    (tmp_path / "one.txt").write_text(" ".join(prose(0, 900)).lower().replace(".", ""))
-    said = cli("init", "--ladder", "one.txt")
-    assert "the task capitals is left out: the corpus gives 0 examples" in said
-    recipe = load_recipe("one.yaml")
-    assert not recipe.tasks
-    assert make_stages("ladder", recipe)[-1].name == "ladder"
 
 
 def test_a_ladder_holds_out_more_of_little(tmp_path: Path, cli: Cli) -> None:

@@ -23,7 +23,7 @@ from rungwise.finetune import FinetuneConfig, PretrainedBody, TaskModel, describ
 from rungwise.serving.export import write_task_model
 from rungwise.serving.predictor import DESCRIPTION, FILES, Predictor
 from rungwise.tasks.data.cutting import parse_example
-from rungwise.tasks.interface import KINDS
+from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Kind, TaskInfo
 from tests.small_models import VOCAB_SIZE, small_config
 
@@ -109,7 +109,7 @@ def load_served(folder: Path) -> Any:
 def test_every_kind_is_answered_alone_in_batches_and_as_served(
     tmp_path: Path, kind: Kind, objective: str
 ) -> None:
-    of_text = "windows" in KINDS[kind].finetune_keys
+    of_text = task_kind(INFO[kind]).takes("windows")
     predictor = make_model(tmp_path, kind, objective, windows=of_text)
     records = RECORDS[kind]
     examples = [parse_example(record, INFO[kind], str(n)) for n, record in enumerate(records)]
@@ -200,14 +200,8 @@ def test_a_cut_text_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for text in ("w5", "w9 " * 40, "w9 " * 50):
         predictor([parse_example({"text": text}, predictor.info, f"stdin:{len(text)}")])
     assert capsys.readouterr().err == (
-        "stdin:120: the text is cut, for the model reads 16 tokens (finetune.sequence_length) and "
-        "this needs 42; others that are cut are not named\n"
-    )
-    predictor = make_model(tmp_path, "span", "mlm_nsp")
-    predictor([parse_example({"question": "w5 " * 65, "context": "w6"}, predictor.info, "stdin:1")])
-    assert capsys.readouterr().err == (
-        "stdin:1: the text is cut, for a question is read up to 64 tokens, and up to half of the "
-        "16 of a row (finetune.sequence_length); others that are cut are not named\n"
+        "stdin:120: the text is cut, for the model reads 16 tokens (finetune.sequence_length), of "
+        "a question 64 at most; others that are cut are not named\n"
     )
 
 

@@ -189,35 +189,6 @@ def test_predict_fills_gaps_as_try_does(tmp_path: Path, cli: Cli) -> None:
     assert "does not write from left to right" in cli(*asked, "--length=3", status=2)
 
 
-def test_a_conversation_goes_on_until_a_new_text(
-    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = built("causal", tmp_path / "root")["pretrain"].folder.uri
-    first, second = words()[:2]
-    typed = iter([first, "", second, "/new", first])
-    heard: list[str] = []
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-
-    def type_line(prompt: str) -> str:
-        heard.append(capsys.readouterr().out)
-        try:
-            return next(typed)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr("builtins.input", type_line)
-    assert main(["try", folder, "--length=3"]) == 0
-    _, answer, more, then, nothing, again = heard
-    assert answer == again, "a new text knows nothing of the old one"
-    assert nothing == ""
-    told = f"{first}{answer.rstrip()}"
-    said = cli("try", folder, told, "--length=3")
-    told += more.rstrip("\n")
-    assert said.rstrip("\n") == told
-    said = cli("try", folder, f"{told} {second}", "--length=3")
-    assert said.rstrip("\n") == f"{told} {second}" + then.rstrip("\n")
-
-
 def test_lines_are_asked_for_until_the_input_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

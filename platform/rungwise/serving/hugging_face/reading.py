@@ -1,11 +1,10 @@
 """Import: the config and the weights of a folder that transformers saved.
 
-Of the older `pytorch_model.bin`, a pickle, only tensors are read, so that it cannot run code.
-Padding rows after the tokenizer's last token are left out.
+Only safetensors are read: the older `pytorch_model.bin` is a pickle, which can run code. Padding
+rows after the tokenizer's last token are left out.
 """
 
 import json
-import pickle
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -30,9 +29,8 @@ from rungwise.tokenizer import TokenizerFileConfig, read_tokenizer
 from rungwise.training.initial import ImportConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-OLD_WEIGHTS = "pytorch_model.bin"  # a pickle, of older versions of transformers
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-INDEX = ".index.json"  # ends the name of the file that lists shards
+INDEX = f"{WEIGHTS}.index.json"  # lists shards
 FILES = (CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG)
 
 
@@ -88,33 +86,28 @@ def weights_folder(path: str, *, config_only: bool = False) -> Path:
     if CONFIG not in names:
         raise DataError(f"pretrain.initial: {path} has no {CONFIG}; is it a model of transformers?")
     needed = [CONFIG]
-    for weights in () if config_only else (WEIGHTS, OLD_WEIGHTS):
-        stem, _, suffix = weights.partition(".")
-        if files := [name for name in names if name.startswith(stem) and f".{suffix}" in name]:
-            needed += files
-            break
+    if not config_only:
+        needed += [name for name in names if name.startswith("model") and ".safetensors" in name]
     copies = [local_copy(names[name]) for name in needed]
     return copies[0].parent
 
 
 def list_weight_files(folder: Path) -> list[str]:
     """The names of the files in `folder` that hold the weights; an index of shards comes first."""
-    for name in (WEIGHTS, OLD_WEIGHTS):
-        if (folder / name).is_file():
-            return [name]
-        index = folder / f"{name}{INDEX}"
-        if index.is_file():
-            files = _read_json(index).get("weight_map")
-            if not isinstance(files, dict) or not files:
-                raise DataError(f"{index}: expected a weight_map of tensor to file, found none")
-            shards = sorted({Path(str(shard)).name for shard in files.values()})  # beside it only
-            if missing := [shard for shard in shards if not (folder / shard).is_file()]:
-                raise DataError(f"{index} lists {missing[0]}, which is not beside it; add the file")
-            return [index.name, *shards]
-    raise DataError(
-        f"{folder} has no weights; expected {WEIGHTS} or {OLD_WEIGHTS}, or the index of their "
-        f"shards, as save_pretrained of transformers writes them"
-    )
+    if (folder / WEIGHTS).is_file():
+        return [WEIGHTS]
+    index = folder / INDEX
+    if not index.is_file():
+        raise DataError(
+            f"{folder} has no {WEIGHTS} and no {INDEX}; save_pretrained of transformers writes them"
+        )
+    files = _read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise DataError(f"{index}: expected a weight_map of tensor to file, found none")
+    shards = sorted({Path(str(shard)).name for shard in files.values()})  # beside it only
+    if missing := [shard for shard in shards if not (folder / shard).is_file()]:
+        raise DataError(f"{index} lists {missing[0]}, which is not beside it; add the file")
+    return [INDEX, *shards]
 
 
 def load_config(path: str) -> Family:
@@ -182,8 +175,13 @@ def _read_weights(paths: list[Path], counterpart: Counterpart, config: Any) -> d
     """The tensors under current names of transformers, tied ones once."""
     originals: dict[str, Tensor] = {}
     for path in paths:
-        if not path.name.endswith(INDEX):
-            originals |= _read_tensors(path)
+        if path.name == INDEX:
+            continue
+        try:
+            originals |= load_file(path)
+        except (SafetensorError, OSError) as error:
+            first = str(error).partition("\n")[0]
+            raise DataError(f"{path}: expected safetensors, found {first}") from error
     prefix = counterpart.prefix
     if any(name.startswith(prefix) for name in originals):
         prefix = ""
@@ -207,26 +205,10 @@ def _read_weights(paths: list[Path], counterpart: Counterpart, config: Any) -> d
     return tensors
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    kind = "safetensors" if path.suffix == ".safetensors" else "a dictionary of tensors"
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        first = str(error).partition("\n")[0]
-        raise DataError(f"{path}: expected {kind}, found {first}") from error
-    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise DataError(f"{path}: expected {kind}, found other objects")
-    return tensors
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: expected JSON, found {error}") from error
     if not isinstance(data, dict):
         raise DataError(f"{path}: expected an object, found {type(data).__name__}")

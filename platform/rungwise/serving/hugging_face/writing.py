@@ -5,7 +5,6 @@ The metadata of the card names no licence: that of a model is for its owner to c
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,8 @@ def export_model(
         **architecture.keys,
         **heads,
     }
-    length = data[counterpart.longest_key]
+    longest_key = counterpart.sizes.get("max_position_embeddings", "max_position_embeddings")
+    length = data[longest_key]
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": longest or length,
@@ -74,7 +74,7 @@ def export_model(
         "clean_up_tokenization_spaces": False,
     }
     unused = count_unused_positions(counterpart, data)
-    data[counterpart.longest_key] += unused
+    data[longest_key] += unused
     tensors = _convert_tensors(model, config, counterpart, architecture, unused)
     write_json(folder / CONFIG, data)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
@@ -100,14 +100,10 @@ def _find_counterpart(model: Any, config: Family) -> tuple[Counterpart, Architec
                     f"{architecture.name} has one; expected cls, of a model pretrained on pairs"
                 )
             return counterpart, architecture
-    purposes: dict[str, set[str]] = defaultdict(set)
-    for family in FAMILIES:
-        for counterpart in family.counterparts():
-            purposes[family.model_fields["kind"].default] |= counterpart.architectures.keys()
-    kinds = [kind for kind, own in purposes.items() if purpose in own] or [*purposes]
+    kinds = [each.model_fields["kind"].default for each in FAMILIES if each.counterparts()]
     raise ConfigError(
         f"a {type(model).__name__} has no counterpart in transformers, so it cannot be exported; "
-        f"expected a model.kind of {', '.join(sorted(kinds))} with an objective that it knows"
+        f"expected a model.kind of {', '.join(kinds)}, with an objective that it knows"
     )
 
 
@@ -223,24 +219,14 @@ def write_json(path: Path, data: Any) -> None:
 
 
 HUB_CARD = "README.md"
-_PIPELINES = {  # the hub's tags of what a model does, by the class that loads it
-    "AutoModel": "sentence-similarity",
-    "AutoModelForCausalLM": "text-generation",
-    "AutoModelForMaskedLM": "fill-mask",
-    "AutoModelForPreTraining": "fill-mask",
-    "AutoModelForSequenceClassification": "text-classification",
-    "AutoModelForTokenClassification": "token-classification",
-    "AutoModelForQuestionAnswering": "question-answering",
-    "AutoModelForMultipleChoice": "multiple-choice",
-}
 
 
-def hub_card(card: str, auto: str, sentences: bool) -> str:
-    """Return `card` below its metadata; `auto` is the class of transformers that loads it."""
+def hub_card(card: str, sentences: bool) -> str:
+    """Return `card` below its metadata. The hub finds what a model does by the class it names."""
     from huggingface_hub import ModelCardData
 
     library = "sentence-transformers" if sentences else "transformers"
-    data = ModelCardData(library_name=library, pipeline_tag=_PIPELINES[auto], tags=["rungwise"])
+    data = ModelCardData(library_name=library, tags=["rungwise"])
     return f"---\n{data.to_yaml()}\n---\n\n{card}"
 
 
