@@ -39,7 +39,7 @@ from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus import files as files_module
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
-from rungwise.corpus.building.stage import choose_partitions, group_ranges
+from rungwise.corpus.building.stage import choose_partitions
 from rungwise.corpus.cleaning import duplicates
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.files import Range, input_digests
@@ -70,7 +70,7 @@ def real_range(folder: Path) -> dict[str, Any]:
     config = _config(str(folder / "in.jsonl"), 256.0)
     out = Folder.at(folder / "out")
     task = RangeTask(config, out, SharedResults(out / "shared"))
-    [one] = files_module.list_ranges(config)
+    [one] = files_module.name_ranges(files_module.list_ranges(config), config, version=0)
     reading = task.read(one)
     writing = task.write_training(one, NO_POSITIONS, HeldOutSplit(2**64 // 100))
     return {
@@ -179,29 +179,23 @@ def shuffling(packs: tasks.Packs[Range], documents_per_byte: float) -> dict[str,
             duplicates.decide(part, True, threshold=0)
         result[f"part_{rows}_bytes"] = part.nbytes
         del part
-    group_of = group_ranges(packs)
+    count = sum(map(len, packs))
     lost = round(documents * LOST_SHARE / parts)
     sample = np.column_stack(
         [
-            np.sort(rng.integers(0, len(group_of), min(lost, 1_000_000))),
+            np.sort(rng.integers(0, count, min(lost, 1_000_000))),
             np.zeros((min(lost, 1_000_000), 2), np.int64),
         ]
     )
     with tempfile.TemporaryDirectory(prefix="rungwise-bench-") as name:
         output = Folder.at(name)
-        files = PositionFiles(output, "duplicates", 1, group_of)
+        files = PositionFiles(output, "duplicates", 1)
         with _measured(result, "write_lost"):
             files.write(0, sample)
         (file,) = output.sizes().values()
         with _measured(result, "find_lost"):
-            positions = files.read(int(group_of[0]))
-    result |= {
-        "lost_rows": len(sample),
-        "lost_file_bytes": file,
-        "lost_found": len(positions),
-        # The footer names every group, and each task reads those of all parts.
-        "footers_bytes": (file - 12 * len(sample)) * parts * len(packs),
-    }
+            positions = files.read(packs[0])
+    result |= {"lost_rows": len(sample), "lost_file_bytes": file, "lost_found": len(positions)}
     return result
 
 
@@ -278,8 +272,7 @@ def rows(results: dict[str, Any]) -> list[tuple[str, str]]:
                 f"{name}: who is lost",
                 f"one part of {shuffle['lost_rows']:,} written in "
                 f"{shuffle['write_lost_seconds']:.2f} s, a task finds its own in "
-                f"{shuffle['find_lost_seconds'] * 1e3:.1f} ms a part; footers "
-                f"{shuffle['footers_bytes'] / 1e9:,.1f} GB for all tasks",
+                f"{shuffle['find_lost_seconds'] * 1e3:.1f} ms a part",
             ),
         ]
         if "reports" in case:

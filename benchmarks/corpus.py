@@ -54,7 +54,7 @@ from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
 from rungwise.corpus.cleaning.characters import clean_all
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.config import CorpusConfig
-from rungwise.corpus.files import list_ranges
+from rungwise.corpus.files import list_ranges, name_ranges
 from rungwise.corpus.summary import CORPUS
 from rungwise.tokenizer import WordPieceConfig
 from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS, TokensConfig
@@ -98,7 +98,7 @@ def cases(source: Path, scratch: Path, python: str | None) -> Iterator[tuple[str
     block = {"kind": "jsonl", "paths": [str(source)]}
     config = validate(CorpusConfig, {"sources": [block]})
     signed = validate(CorpusConfig, {"sources": [block], "near_duplicates": True})
-    ranges = list_ranges(config)
+    ranges = name_ranges(list_ranges(config), config, version=0)
     raw = [list(read_range(each, config)) for each in ranges]
     cleaned = [
         clean_all([document.paragraphs for document in some[at : at + 100]]).text

@@ -163,7 +163,7 @@ def judge_sentences(rung: Rung, folder: Path, file: Path = STS) -> Scores:
     columns = ColumnsConfig(text=0, second=1, score=2)
     form = TableFormat(columns=columns, delimiter=",", quoting=True, header=False)
     suite = SentencesSuite(path=(str(file),), format=form)
-    rows = suite.measure(rung, "sentences").items
+    rows = suite.measure(rung, "sentences")
     ours = {each.metric: 100 * estimate_items([each]).mean for each in rows if each.part == OWN}
     theirs = mteb_correlations(folder, file)
     names = {"correlation": "cosine_spearman", "pearson": "cosine_pearson"}
@@ -229,7 +229,7 @@ def judge_words(rung: Rung, folder: Path, files: Sequence[Path] = WORD_PAIRS) ->
                 )
             )
             _, spearman, _ = vectors.evaluate_word_pairs(str(known))
-            rows = SimilaritySuite(path=(str(known),)).measure(rung, "words").items
+            rows = SimilaritySuite(path=(str(known),)).measure(rung, "words")
         [ours] = [each for each in rows if each.metric == "correlation"]
         key = f"gensim: {ours.part}, {len(ours.names)} pairs"
         scores[key] = 100 * estimate_items([ours]).mean, 100 * spearman[0]

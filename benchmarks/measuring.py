@@ -114,7 +114,6 @@ def instances_summary(
         "tokens": sum(file.tokens for file in files),
         "text_bytes": {"train": 0, "validation": 0},
         "statistics": {},
-        "length_histogram": (),
         "unigram_loss": 0.0,
         "headline": "benchmark",
     }

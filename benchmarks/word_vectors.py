@@ -12,6 +12,7 @@ solved, of the questions whose words are all in the vocabulary; one evaluator fo
 """
 
 import argparse
+import itertools
 import json
 import platform
 import re
@@ -41,10 +42,9 @@ from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.models.word_vectors.vector_family import mean
 from rungwise.models.word_vectors.word2vec import Word2vecConfig
 from rungwise.tokenizer.token_text import TokenisedText
-from rungwise.training.ray.rounds import cut, run_threads
 
 MINIMUM, EPOCHS, RATES = 5, 5, (0.025, 0.0001)
-SPEED = {f"{name}, {n}": (name, n) for n in (1, 2) for name in ("rungwise", "gensim")}
+SPEED = ("rungwise", "gensim")
 QUALITY: dict[str, dict[str, Any]] = {
     "skip-gram, negative": {},
     "skip-gram, hierarchical": {"output": "hierarchical"},
@@ -124,7 +124,6 @@ def passes(
     counts_V: NDArray[np.int64],
     text: Stretch,
     epochs: int,
-    threads: int,
     seed: int,
     rates: tuple[float, float] = RATES,
     replicas: int = 1,
@@ -140,23 +139,27 @@ def passes(
         at = (rates[0] + step * epoch, rates[0] + step * (epoch + 1))
         models = [{n: a.copy() for n, a in weights.items()} for _ in range(replicas)]
         for number, (model, share) in enumerate(zip(models, cut(text, replicas), strict=True)):
-            work = [
-                (part, 1 + part_number + 64 * (number + 64 * (epoch + 64 * seed)))
-                for part_number, part in enumerate(cut(share, threads))
-            ]
-            run_threads(lambda each, m=model, r=at: config.read(m, plan, each[0], r, each[1]), work)
+            config.read(model, plan, share, at, 1 + 64 * (number + 64 * (epoch + 64 * seed)))
         weights = mean(models)
     took = {"seconds": time.process_time() - cpu, "wall": time.perf_counter() - wall}
     return weights, took
 
 
-def speed(file: Path, name: str, threads: int) -> dict[str, Any]:
+def cut(stretch: Stretch, count: int) -> list[Stretch]:
+    """Cut a stretch into `count` parts of about as many tokens each."""
+    ends = stretch.starts[[stretch.first, stretch.last]]
+    cuts = np.searchsorted(stretch.starts, np.linspace(ends[0], ends[1], count + 1)).tolist()
+    cuts[0], cuts[-1] = stretch.first, stretch.last
+    return [stretch._replace(first=a, last=b) for a, b in itertools.pairwise(cuts)]
+
+
+def speed(file: Path, name: str) -> dict[str, Any]:
     """One pass of one competitor."""
     if name == "rungwise":
         _, counts_V, text = encoded(file)
-        _, took = passes(Word2vecConfig(), counts_V, text, 1, threads, 1)
+        _, took = passes(Word2vecConfig(), counts_V, text, 1, 1)
         return took | {"words": len(text.ids)}
-    model = _gensim(file, threads, 1)
+    model = _gensim(file, 1)
     wall, cpu = time.perf_counter(), time.process_time()
     model.train(
         corpus_file=str(file),
@@ -171,7 +174,7 @@ def speed(file: Path, name: str, threads: int) -> dict[str, Any]:
 def quality(file: Path, name: str, seed: int, wordsim: str, **changes: Any) -> dict[str, Any]:
     """The scores of the vectors of one competitor after all passes."""
     if name == "gensim":
-        model = _gensim(file, 1, seed, **changes)
+        model = _gensim(file, seed, **changes)
         model.train(
             corpus_file=str(file),
             total_words=model.corpus_total_words,
@@ -188,13 +191,13 @@ def quality(file: Path, name: str, seed: int, wordsim: str, **changes: Any) -> d
             replicas = changes.pop("replicas", 1)
             config = Word2vecConfig(**changes)
             rates = CBOW_RATES if config.architecture == "cbow" else RATES
-            weights, _ = passes(config, counts_V, text, EPOCHS, 1, seed, rates, replicas)
+            weights, _ = passes(config, counts_V, text, EPOCHS, seed, rates, replicas)
         vectors = config.model(weights, counts_V).table[1:]
         words = words[1:]
     return scores(words, vectors, Path(wordsim))
 
 
-def _gensim(file: Path, threads: int, seed: int, **changes: Any) -> Any:
+def _gensim(file: Path, seed: int, **changes: Any) -> Any:
     from gensim.models import Word2Vec
 
     tree = changes.get("output") == "hierarchical"
@@ -208,7 +211,7 @@ def _gensim(file: Path, threads: int, seed: int, **changes: Any) -> Any:
         sample=1e-3,
         alpha=RATES[0],
         min_alpha=RATES[1],
-        workers=threads,
+        workers=1,
         seed=seed,
     )
     model.build_vocab(corpus_file=str(file))
@@ -289,9 +292,8 @@ def run(what: str, file: Path, /, **given: Any) -> dict[str, Any]:
 
 def compare_speed(file: Path, rounds: int) -> dict[str, list[dict[str, Any]]]:
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in SPEED}
-    for _, each in take_turns(list(SPEED), rounds):
-        name, threads = SPEED[each]
-        runs[each].append(run("speed", file, name=name, threads=threads))
+    for _, name in take_turns(list(SPEED), rounds):
+        runs[name].append(run("speed", file, name=name))
     return runs
 
 
@@ -322,18 +324,13 @@ def variants(file: Path, seeds: list[int], at: dict[str, Any]) -> dict[str, Any]
 def show(found: dict[str, Any]) -> None:
     console = Console(width=140)
     if speeds := found.get("speed"):
-        table = Table("threads", "ratio", "M words a CPU second", "ratio of wall time", box=None)
-        for threads in (1, 2):
-            ours, peer = (speeds[f"{name}, {threads}"] for name in ("rungwise", "gensim"))
-            rates = [[run["words"] / run["seconds"] / 1e6 for run in rows] for rows in (ours, peer)]
-            ratio = median_ratio(*rates)
-            wall = median(b["wall"] / a["wall"] for a, b in zip(ours, peer, strict=True))
-            table.add_row(
-                str(threads),
-                f"{ratio:.2f}",
-                f"{median(rates[0]):.3f} over {median(rates[1]):.3f}",
-                f"{wall:.2f}",
-            )
+        table = Table("ratio", "M words a CPU second", "ratio of wall time", box=None)
+        ours, peer = (speeds[name] for name in SPEED)
+        rates = [[run["words"] / run["seconds"] / 1e6 for run in rows] for rows in (ours, peer)]
+        ratio = median_ratio(*rates)
+        wall = median(b["wall"] / a["wall"] for a, b in zip(ours, peer, strict=True))
+        each = f"{median(rates[0]):.3f} over {median(rates[1]):.3f}"
+        table.add_row(f"{ratio:.2f}", each, f"{wall:.2f}")
         console.print(table)
     if judged := found.get("quality", {}) | found.get("variants", {}):
         names = ("WordSim-353", "SimLex-999", "analogies")

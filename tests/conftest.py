@@ -329,7 +329,6 @@ def write_shards(
         "tokens": sum(row.tokens for row in files),
         "text_bytes": {"train": 1000, "validation": 1000},
         "statistics": {},
-        "length_histogram": (),
         "unigram_loss": 4.0,
         "headline": "instances",
     }

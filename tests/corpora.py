@@ -37,7 +37,7 @@ def corpus_of_sentences(folder: Path, sentences: list[str]) -> Artifact:
     """A corpus whose splits are one document of these sentences each."""
     folder.mkdir(parents=True)
     row = {"id": "d", "label": "l", "digest": text_digest(sentences), "sentences": sentences}
-    row |= {"paragraph_starts": [0], "spans": []}
+    row["paragraph_starts"] = [0]
     files = []
     for split in SPLITS:
         name = f"{split}-00000.parquet"

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from PIL import Image
 from tokenizers import Tokenizer
@@ -18,6 +20,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig
 from rungwise.instances.masking import MaskingConfig
@@ -66,14 +69,12 @@ def gradient_run(rows: list[dict[str, Any]], **changes: Any) -> GradientRun:
         "data": (),
         "data_hash": "0123456789abcdef0123456789abcdef",
         "skipped_steps": (),
-        "spikes": (),
         "attempts": ({"step": 0, "workers": 2},),
         "stopped_early": False,
         "device": "CPU, 1 thread",
         "bfloat16": False,
         "parallel": "ddp",
         "lengths": (),
-        "sources": (),
         "flops_per_token": 1e6,
         "flops_rule": COUNTING_RULE,
         "throughput": shares
@@ -168,9 +169,8 @@ class Recorder:
 def corpus_summary(**fields: Any) -> CorpusSummary:
     """A corpus of ten documents in each split."""
     even = {"train": 10, "validation": 10}
-    units = ("documents", "sentences", "words", "characters", "bytes", "spans")
-    none = ("skipped_parts", "skipped_bytes", "spans_dropped")
-    none += ("characters_removed", "characters_replaced")
+    units = ("documents", "sentences", "words", "characters", "bytes")
+    none = ("skipped_parts", "skipped_bytes", "characters_removed", "characters_replaced")
     known: dict[str, Any] = {**dict.fromkeys(units, even), **dict.fromkeys(none, 0)}
     known |= {
         "files": [
@@ -180,7 +180,6 @@ def corpus_summary(**fields: Any) -> CorpusSummary:
         ],
         "labels": {"made up": 20},
         "skipped": (),
-        "cut": {},
         "headline": "corpus <done>",
     }
     known |= {"dropped": {}, "dropped_samples": {}}
@@ -265,7 +264,11 @@ def built(
     masks, trained_on = objective_of(objective).masks, objective_of(objective).name
     sentences = [s for seed in range(30) for s in made_up_sentences(seed, 4)]
     sources = {"sources": [{"kind": "text", "paths": ["a.txt"]}]}
-    recorder.add("corpus", sources, corpus or corpus_summary())
+    made = recorder.add("corpus", sources, corpus or corpus_summary())
+    texts = [made_up_sentences(10 + document, 4) for document in range(10)]  # as in text_of
+    rows = [{"id": "d", "label": "l", "sentences": text, "paragraph_starts": [0]} for text in texts]
+    with made.folder.staged("validation.parquet") as path:
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
     settings: Any = WordPieceConfig if masks else ByteBpeConfig
     config = settings(vocab_size=300, min_frequency=1)
     tokenizer = train(config, sentences)
@@ -291,7 +294,6 @@ def built(
         sequence_length=LENGTH,
         unigram_loss=4.5,
         statistics={f"{name}_share": 0.5 for name in shares} | {"fill": 0.9},
-        length_histogram=range(16),
     )
     recorder.add("instances", read.model_dump(mode="json"), summary)
 

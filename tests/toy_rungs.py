@@ -12,7 +12,6 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import Rung
-from rungwise.evaluation.suites.sentences import WORD_TABLES
 from rungwise.models import ngram_model
 from rungwise.models.families import kneser_ney
 from rungwise.models.families.gpt import GptConfig
@@ -48,8 +47,6 @@ def toy_rung(
     tokens = TokensSummary.model_construct(special=SPECIAL_IDS, headline="").replace_summary(bare)
     rung = Rung(bare, tokens, bare, corpus or bare, Context().report)
     rung.__dict__.update(model=model, encoder=encoder, untrained=None)
-    if corpus is None:
-        WORD_TABLES.get((bare.fingerprint, bare.fingerprint), dict)  # no text to make any of
     return rung
 
 

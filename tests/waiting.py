@@ -27,8 +27,8 @@ def wait_until(
     return answer
 
 
-def is_healthy(address: str) -> bool:
-    """Whether MLflow's server answers there."""
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health") as reply:
+def is_healthy(address: str, path: str = "health") -> bool:
+    """Whether a server answers there; the path is MLflow's."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/{path}") as reply:
         return reply.status == 200
     return False

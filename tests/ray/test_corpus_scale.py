@@ -29,7 +29,7 @@ from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.core.stages.notes import SharedResults
 from rungwise.corpus.building.range_task import RangeTask
-from rungwise.corpus.files import list_ranges
+from rungwise.corpus.files import list_ranges, name_ranges
 def megabytes(name):
     # What getrusage says starts with the peak of the process that this one was forked from.
     (line,) = (line for line in open("/proc/self/status") if line.startswith(name))
@@ -42,7 +42,7 @@ out = Folder.at(sys.argv[1] + ".out")
 task = RangeTask(config, out, SharedResults(out / "shared"))
 before = megabytes("VmRSS")
 counts = {"": 0}
-for range in list_ranges(config):
+for range in name_ranges(list_ranges(config), config, version=0):
     report = task.read(range)
     none = np.empty((0, 3), np.int64)
     split = HeldOutSplit(0)

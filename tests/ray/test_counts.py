@@ -18,7 +18,6 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.models.families.arpa import arpa_lines, name_tokens
 from rungwise.serving.importing import import_weights
-from rungwise.tokenizer import train
 from rungwise.tokenizer.token_stage import TokensRow, TokensSummary
 from rungwise.tokenizer.token_text import write_tokens
 from rungwise.training.config import FitConfig
@@ -29,8 +28,6 @@ from rungwise.training.ray.counts import pretrain_by_counts
 from rungwise.training.tensor_files import MODEL
 from tests.conftest import SPECIAL_IDS, text_of_words
 from tests.summaries import standing
-from tests.unit.tokenizer.test_tokenizer import TEXT, stage_on
-from tests.unit.tokenizer.test_tokenizer import config as tokenizer_config
 
 V, END = 40, 3
 
@@ -151,20 +148,3 @@ def test_counts_of_a_file_are_those_that_it_was_written_from(
     assert again.tokens == 0
     with pytest.raises(ConfigError, match=r"n-grams of up to 3 words, and the model has the order"):
         pretrain_by_counts(counted(settings(order=2)), initial, given, Context())
-
-
-@pytest.mark.parametrize("kind", ["character", "word"])
-def test_the_cluster_counts_alike(kind: str, tmp_path: Path, ray_session: None) -> None:
-    text = [*TEXT, "A sentence: that is, one more [MASK].", "with  two blanks"]
-    for megabytes in (1.0, 200e-6):
-        settings = tokenizer_config(kind, sample_megabytes=megabytes)
-        summary, tokenizer = stage_on(text, settings, tmp_path / str(megabytes))
-        sample: list[str] = []
-        for sentence in text:
-            if sum(map(len, sample)) < megabytes * 1e6:
-                sample.append(sentence)
-        assert tokenizer.get_vocab() == train(settings, sample).get_vocab()
-        assert summary.sample_characters == sum(map(len, sample))
-        assert summary.vocab_size == tokenizer.get_vocab_size()
-        assert summary.kind == kind
-        assert summary.special.ids == (0, 1, 2, 3, 4)

@@ -1,7 +1,9 @@
 """Boards and rules against a real Prometheus: small runs, a sweep, a lost node."""
 
+import contextlib
 import json
 import shutil
+import subprocess
 import time
 import urllib.parse
 import urllib.request
@@ -12,14 +14,15 @@ from typing import Any
 import pytest
 
 from dashboards.boards import BOARDS
+from dashboards.generate import FOLDER
 from rungwise.cluster.local import HOME_VARIABLE
 from rungwise.training.ray.resume_proof import kill_with_children
 from tests.commands import copy_project
 from tests.conftest import REPOSITORY, small_gpt, small_recipe, write_corpus, write_recipe
 from tests.ray.test_up_down import Up, rungwise, started
 from tests.ray.test_workflow import DOWNSTREAM
-from tests.unit.cluster.test_dashboards import DCGM, rules, selectors
-from tests.waiting import wait_until
+from tests.unit.cluster.test_dashboards import DCGM, rules, selectors, write_local_prometheus
+from tests.waiting import is_healthy, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 _PATIENCE_SECONDS = 1500  # of a busy machine, for each wait
@@ -69,15 +72,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
     with pytest.MonkeyPatch.context() as patch:
         home = tmp_path_factory.mktemp("home")
         patch.setenv(HOME_VARIABLE, str(home))
-        with started(home, folder) as up:
-            uri = up.cluster.prometheus_uri
-            assert uri is not None
-            assert f"{uri}/consoles/rungwise.html" in up.said
-            prometheus = Prometheus(uri)
+        with started(home, folder) as up, contextlib.ExitStack() as stack:
+            config = write_local_prometheus(home, folder)
+            token = str(home / ".rungwise" / "clusters" / "local" / "token")
+            config.write_text(config.read_text().replace(token, up.cluster.token_path))
+            command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={home}"]
+            command += ["--web.listen-address=127.0.0.1:9090"]
+            command += [f"--web.console.templates={FOLDER / 'prometheus' / 'consoles'}"]
+            server = stack.enter_context(subprocess.Popen(command))
+            stack.callback(server.terminate)
+            prometheus = Prometheus("http://127.0.0.1:9090")
 
             def wait(what: str, holds: Callable[[], object]) -> None:
                 wait_until(what, holds, _PATIENCE_SECONDS)
 
+            wait("Prometheus", lambda: is_healthy("http://127.0.0.1:9090", "-/ready"))
             submit = ["submit", "--no-wait"]
             rungwise(*submit, "workflows/finetune.py", "small.yaml", folder=folder)
             wait("the workflow", lambda: up.get("/api/jobs/")[0]["status"] in ENDED)
@@ -85,7 +94,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
             rungwise(*submit, "workflows/pretrain.py", "gpt.yaml", folder=folder)
             tokens = 'ray_rungwise_tokens_total{run="gpt"}'
             wait("tokens of the GPT", lambda: prometheus.series(tokens))
-            kill_with_children(up.find_node("node-2").pid)
+            kill_with_children(up.find_raylet("127.0.0.3").pid)
             lost = 'ray_rungwise_nodes_lost_total{run="gpt", reason="failed"} > 0'
             wait("the lost node", lambda: prometheus.series(lost))
             fired = 'ALERTS{alertname="NodeLost", alertstate="firing"}'

@@ -1,6 +1,5 @@
 """A ladder as one command: rungs that count and rungs that learn, asked, judged and drawn."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +76,6 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     judged = {claim.id: claim for claim in ClaimsSummary.of(finished["claims"]).claims}
     assert judged["K1"].comparisons[0].verdict == "confirmed"  # the text calls for its next word
     assert judged["K2"].verdict == "not tested"
-    rows = list(
-        csv.DictReader(finished["claims"].folder.read_bytes("claims.csv").decode().splitlines())
-    )
-    assert {row["claim"] for row in rows} == judged.keys()
     points = group_by_rung(read_points(finished["curve"]))
     assert [(row.budget, row.seed) for row in points["gpt"]] == [(0.25, 0), (0.5, 0), (1.0, 0)]
     scores = EvaluateSummary.of(finished["evaluate/pairs/0.5"]).scores("gpt")
@@ -97,7 +92,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     assert [row.distinct for row in points["ngram2"]] == sorted(
         {row.distinct for row in points["ngram2"]}
     )
-    assert "all budgets once cost" in CurveSummary.of(finished["curve"]).headline
+    assert CurveSummary.of(finished["curve"]).headline == "12 points of 4 rungs"
 
     page = finished["ladder"].folder.read_bytes("ladder.html").decode()
     assert "ngram3" in page

@@ -111,7 +111,7 @@ def head() -> Iterator[Head]:
     environment = node_environment(token_path, HOME=str(scratch))
     environment.pop("PYTHONPATH", None)
     process = psutil.Popen(
-        start_command(_HOST, scratch / "ray", None, options),
+        [*start_command(_HOST, scratch / "ray", None, options), "--block"],
         env=environment,
         start_new_session=True,
         stdout=subprocess.DEVNULL,

@@ -95,11 +95,10 @@ class Up:
     def family(self) -> list[psutil.Process]:
         return list_processes(self.cluster)
 
-    def find_node(self, name: str) -> psutil.Process:
-        """The `ray start` of a node."""
-        place = str(Path(self.cluster.scratch, name))
-        started = (each for each in self.family() if "start" in each.cmdline())
-        return next(each for each in started if place in each.cmdline())
+    def find_raylet(self, address: str) -> psutil.Process:
+        """The raylet of a node, below which are its workers and agents."""
+        raylets = (each for each in self.family() if each.name() == "raylet")
+        return next(each for each in raylets if f"--node_ip_address={address}" in each.cmdline())
 
     def get(self, path: str, method: str = "GET", token: str | None = None) -> Any:
         """What the dashboard answers to the owner of the token, or of another one."""
@@ -316,7 +315,7 @@ def test_a_run_goes_on_when_the_second_node_is_killed(
         before = set(root.glob(saved))
         wait_until("a checkpoint", lambda: job.poll() is not None or set(root.glob(saved)) - before)
         assert job.poll() is None, log.read_text()
-        kill_with_children(cluster.find_node("node-2").pid)
+        kill_with_children(cluster.find_raylet("127.0.0.3").pid)
         assert job.wait(900) == 0, log.read_text()
     (record,) = [
         found

@@ -84,8 +84,7 @@ def run(
     """
     began = time.monotonic()
     root.check_writable("root")
-    job = os.environ.get("RAY_JOB_ID")
-    with terminate_as_interrupt(), register_driver(root, job) as driver:
+    with terminate_as_interrupt(), register_driver(root) as driver:
         # The lease comes first: what the plan finds must stay.
         growth = Growth(stages, root, label)
         rows, finished = growth.rows, growth.finished
@@ -98,8 +97,6 @@ def run(
             if is_done and not driver.dead:
                 return Outcome(finished, (), time.monotonic() - began)
             head = None if is_done else stack.enter_context(local_head(compute))
-            if head:
-                head.start()
             sender = tracker(driver.id)
             for each in driver.dead:
                 sender.end_abandoned(each)
@@ -285,10 +282,7 @@ class Schedule:
         with self._catch_failure(name):
             stages = self._root / row.stage.name
             if name not in self._leases:
-                job_id = os.environ.get("RAY_JOB_ID")
-                self._leases[name] = Lease(
-                    stages, row.stage.fingerprint, job_id, driver=self._build.driver
-                )
+                self._leases[name] = Lease(stages, row.stage.fingerprint, self._build.driver)
             lease = self._leases[name]
             if not lease.take():
                 self._retry_at[name] = time.monotonic() + _RETRY_SECONDS

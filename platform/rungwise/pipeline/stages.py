@@ -189,7 +189,7 @@ def _instances_stages(
     if step.instances is None:
         recipe.require("builds instances", "instances")
     assert step.instances
-    own = step.instances.tokens.model_copy(update={"share": text.share, "skip": text.skip})
+    own = step.instances.tokens.model_copy(update={"share": text.share})
     stages = _tokens_stages(recipe, tokenizer, step, own, examples)
     inputs, name = {"tokens": stages["tokens"]}, step.name
     stages["instances"] = INSTANCES.stage(step.instances, inputs, Title("instances", step=name))

@@ -45,12 +45,12 @@ def write_comparison(comparison: VariantComparison) -> Section | None:
 
 
 def cuts(task: TaskResult) -> list[Row]:
-    """Text beyond `sequence_length` by variant and split, where examples are cut or windowed."""
+    """The share of examples beyond `sequence_length` by variant and split, where there are any."""
     return [
         {"variant": name, "split": split, "share": share, "of": variant.finetune.sequence_length}
         for name, variant in task.evaluation.variants.items()
         for split, share in variant.cut.items()
-        if share.cut_examples or share.windowed_examples
+        if share
     ]
 
 
@@ -231,8 +231,7 @@ def write_mix(comparison: VariantComparison) -> Section | None:
                 columns: Any = np.stack([means, means - spread, means + spread], axis=1)
                 lines[name] = [(layer, *column) for layer, column in enumerate(columns)]
         if lines:
-            level = ("uniform weights", 100 / max(map(len, lines.values())))
-            panels.append(Panel(spoken(task.name), "layer", "weight (%)", lines, level))
+            panels.append(Panel(spoken(task.name), "layer", "weight (%)", lines))
     if not panels:
         return None
     plots = {"mix": style.draw_panels(panels, comparison.looks, columns=2)}

@@ -154,20 +154,15 @@ def describe_rival(task: TaskResult) -> str:
     return f"{start} as well, as far as can be told: {both}, {size}."
 
 
-def describe_guesses(
-    pretrain: PretrainSummary, objective: Objective, baseline: tuple[str, float] | None
-) -> list[str]:
-    """How often the first guess is right, beside always guessing the most frequent token; nothing
-    if that is unknown."""
-    if baseline is None:
+def describe_guesses(pretrain: PretrainSummary, objective: Objective) -> list[str]:
+    """How often the first guess is right; nothing for a model that guesses no tokens of text."""
+    share = pretrain.final.get(objective.tokens.accuracy_key)
+    if share is None or not objective.predicts_text:
         return []
     words = "of hidden words" if objective.masks else "of words"
     if objective.is_code_length:
         words += " from the text beside them"
-    share = percent(pretrain.final[objective.tokens.accuracy_key])
-    token, floor = baseline
-    name = pretrain.model.page_name(objective)
-    return [f"{name} guesses {share} {words} right; always guessing “{token}”, {percent(floor)}."]
+    return [f"{pretrain.model.page_name(objective)} guesses {percent(share)} {words} right."]
 
 
 def describe_learning(pretrain: PretrainSummary, objective: Objective) -> str:

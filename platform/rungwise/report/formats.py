@@ -11,7 +11,6 @@ from markupsafe import Markup, escape
 
 from rungwise.evaluation.comparison.table import RowDifference, TaskScore
 from rungwise.evaluation.statistics import Difference, Estimate
-from rungwise.evaluation.suites.base import TableEntry
 from rungwise.forecast.intervals import Interval
 from rungwise.tasks.scoring.metrics import CORRELATIONS, OWN_UNITS, format_metric
 
@@ -31,10 +30,7 @@ _METRICS = {
     "matthews": "Matthews correlation",
     "correlation": "Spearman correlation",
     "pearson": "Pearson correlation",
-    "weighted_pearson": "Pearson correlation, weighted by size",
     "spearman": "Spearman correlation",
-    "answerable_f1": "F1 of the answerable",
-    "unanswerable_accuracy": "accuracy of the unanswerable",
 }
 _ACRONYMS = re.compile(r"\b(ltr|mlm|nsp|sop)\b")
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -58,7 +54,7 @@ def series(position: int) -> Series:
     )
 
 
-Bounds = Estimate | Difference | Interval | TaskScore | RowDifference | TableEntry
+Bounds = Estimate | Difference | Interval | TaskScore | RowDifference
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -21,15 +21,7 @@ from rungwise.evaluation.comparison.claims import (
 )
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.base import (
-    Cell,
-    Column,
-    MeasuredRung,
-    Suite,
-    SuiteBlock,
-    compare_on_new,
-    find_best,
-)
+from rungwise.evaluation.suites.base import Cell, Column, MeasuredRung, Suite, SuiteBlock, find_best
 from rungwise.evaluation.suites.items import METRICS, merge_seeds
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.report import formats, style, tuning
@@ -171,8 +163,7 @@ def _gather_columns(
     columns = [
         replace(column, chosen=tuned_on_text & {*column.cells}) if suite.on_held_out else column
         for name, (suite, rungs) in suites.items()
-        for whole in suite.columns(name, rungs)
-        for column in (whole, compare_on_new(rungs, whole))
+        for column in suite.columns(name, rungs)
         if column.cells
     ]
     names = [column.name for column in columns]
@@ -256,7 +247,6 @@ def _write_history(
         "rungs": rungs,
         "columns": columns,
         "looks": looks,
-        "reference": list(dict.fromkeys(name for each in columns for name in each.published)),
         "floors": list(dict.fromkeys(name for each in columns for name in each.floors)),
         "skipped": skipped,
         "same_weights": {rung.name: rung.also for rung in rungs if rung.also},
@@ -296,16 +286,10 @@ def _write_suites(suites: Suites, looks: Looks) -> list[Section]:
     for name, (suite, rungs) in suites.items():
         if block := suite.show(name, rungs):
             sections.setdefault(suite.section, []).append(block)
-    result = []
-    for title, blocks in sections.items():
-        plots = {
-            f"suite-{each.suite}": style.draw_panels(each.panels, looks)
-            for each in blocks
-            if each.panels
-        }
-        fields = {"blocks": blocks, "looks": looks}
-        result.append(Section("suites", title, fields, plots, titled=True))
-    return result
+    return [
+        Section("suites", title, {"blocks": blocks, "looks": looks}, titled=True)
+        for title, blocks in sections.items()
+    ]
 
 
 def _describe_budget(inputs: Mapping[str, Artifact], rungs: Sequence[MeasuredRung]) -> str:

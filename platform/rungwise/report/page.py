@@ -156,7 +156,6 @@ def write_origin(
         "recipe": redact(recipe),
         "corpus": corpus,
         "dropped": sorted(corpus.dropped.items(), key=lambda item: -item[1]),
-        "text_sources": pretrain.gradient.sources if pretrain and pretrain.gradient else (),
         "tokens": pretrain.tokens if pretrain else 0,
         "sources": [redact(source) for source in describe_sources(inputs["corpus"])],
     }

@@ -12,7 +12,6 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count, list_first
 from rungwise.evaluation import examples as shown
 from rungwise.evaluation.examples import Examples, gather_examples
-from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.models.losses.objectives import Objective
 from rungwise.report import findings, formats, style, tuning
 from rungwise.report.comparison import (
@@ -57,7 +56,7 @@ def write_report(
     objective = pretrain.model.objective(pretrain.objective)
     examples = gather_examples(
         inputs["pretrain"],
-        inputs.get("instances"),
+        inputs["corpus"],
         load_tokenizer(inputs["tokenizer"].folder),
         config.fill_in_examples,
         config.continuations,
@@ -70,7 +69,7 @@ def write_report(
     wins = [findings.describe_rival(task) for task in tasks if task.rival_wins]
     losses = [findings.describe_rival(task) for task in tasks if len(tasks) == 1 and not wins]
     verdicts = [verdict] if verdict else findings.describe_scores(comparison)
-    guesses = findings.describe_guesses(pretrain, objective, examples.baseline)
+    guesses = findings.describe_guesses(pretrain, objective)
     searches = tuning.gather_searches(inputs, looks, variants)
     luck = findings.describe_luck(len(tasks[0].evaluation.seeds)) if tasks else ""
     reading = {"comparison": comparison, "searches": searches, "luck": luck, "claims": ()}
@@ -82,7 +81,6 @@ def write_report(
         "pretrain": pretrain,
         "final": pretrain.final,
         "run": pretrain.gradient,
-        "baseline": examples.baseline,
         "at_random": math.log(pretrain.vocab_size),
     }
     result = {
@@ -112,7 +110,7 @@ def write_report(
             write_mix(comparison),
             tuning.write_tuning(searches, tuning.gather_sweeps(inputs, variants), names=names),
             write_loss(pretrain, training | loss),
-            *write_examples(examples, pretrain, inputs.get("instances")),
+            *write_examples(examples, pretrain),
             write_speed(pretrain),
             Section("reading", READING, reading) if tasks or searches else None,
             write_origin(inputs, recipe, workflow, registered, pretrain),
@@ -194,15 +192,10 @@ def _describe_setup(run: GradientRun) -> str:
 
 
 def _describe_mishaps(run: GradientRun) -> list[str]:
-    """Sentences on skipped steps, loss spikes and starts again (even if there were none)."""
-    kinds = {
-        "Steps skipped because their gradient was not finite": run.skipped_steps,
-        "Steps with a loss spike above the running median": run.spikes,
-    }
-    sentences = []
-    for kind, steps in kinds.items():
-        names = list_first(map(number, steps), _MOST_STEPS)
-        sentences.append(f"{kind}: {f'{len(steps)} (step {names})' if steps else 'none'}.")
+    """Sentences on skipped steps and starts again (even if there were none)."""
+    names = list_first(map(number, run.skipped_steps), _MOST_STEPS)
+    skipped = f"{len(run.skipped_steps)} (step {names})" if names else "none"
+    sentences = [f"Steps skipped because their gradient was not finite: {skipped}."]
     sentences += [
         f"It was interrupted, and resumed from the checkpoint of step {number(start.step)} with "
         f"{format_count(start.workers, 'worker')}."
@@ -221,24 +214,20 @@ def _describe_mishaps(run: GradientRun) -> list[str]:
     return sentences
 
 
-def write_examples(
-    examples: Examples, pretrain: PretrainSummary, instances: Artifact | None
-) -> list[Section]:
-    """A section for each kind of examples that the model has, and for how its text was masked."""
-    sections = []
-    objective = pretrain.model.objective(pretrain.objective)
-    summary = InstancesSummary.of(instances) if instances else None
-    if objective.masks and instances and summary:
-        figures = read_kind(instances).figures(summary.statistics)
-        fields = {"instances": summary, "figures": figures, "uri": instances.folder.uri}
-        sections.append(Section("reads", "What the model reads", fields))
+def write_examples(examples: Examples, pretrain: PretrainSummary) -> list[Section]:
+    """A section for each kind of examples that the model has."""
+    sections: list[Section] = []
     if examples.continuations:
-        fields = {"continuations": examples.continuations, "temperature": shown.TEMPERATURE}
-        sections.append(Section("continuations", "Continuations", fields))
-    if examples.blanks:
         fields = {
-            "blanks": examples.blanks,
-            "instances": summary,
+            "continuations": examples.continuations,
+            "temperature": shown.TEMPERATURE,
+            "longest_prompt": shown.LONGEST_PROMPT,
+            "most_new": shown.MOST_NEW,
+        }
+        sections.append(Section("continuations", "Continuations", fields))
+    if examples.gaps:
+        fields = {
+            "gaps": examples.gaps,
             "pretrain": pretrain,
             "minimum_letters": shown.MINIMUM_LETTERS,
             "top": shown.TOP,

@@ -36,5 +36,5 @@ class ReportSummary(Summary):
 
 
 REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
-REPORT = StageType("report", 10, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
-LADDER = StageType("ladder", 9, LazyFunction("rungwise.report.ladder:write_ladder"), ReportSummary)
+REPORT = StageType("report", 11, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
+LADDER = StageType("ladder", 10, LazyFunction("rungwise.report.ladder:write_ladder"), ReportSummary)

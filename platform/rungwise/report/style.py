@@ -104,9 +104,6 @@ def draw_panels(
                 capsize=0 if (low == high).all() else 2.5,
                 label=name,
             )
-        if panel.level is not None:
-            label, value = panel.level
-            axes.axhline(value, color=MUTED, linestyle=DASHED, linewidth=1.2, label=label)
         dress(axes, panel.title, panel.x, panel.y)
         if panel.is_size:
             axes.margins(x=0.12, y=0.12)
@@ -119,8 +116,7 @@ def draw_panels(
         else:  # the margin of a wide range starts below 0
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(NullFormatter())
-    levels = [panel.level[0] for panel in panels if panel.level is not None]
-    add_legend_below(figure, all_axes, last=[*looks, *levels])
+    add_legend_below(figure, all_axes, last=[*looks])
     return png(figure)
 
 

@@ -35,7 +35,8 @@ ELSEWHERE = {
     **dict.fromkeys(("terraform", "aws", "jq", "eval"), "need an AWS account; tests/infra"),
     **dict.fromkeys(("docker", "kubectl", "helm"), "need a daemon or a cluster; tests/infra"),
     **dict.fromkeys(("apt-get", "ln", "mkdir", "pip"), "change the machine"),
-    **dict.fromkeys(("mlflow", "serve", "curl"), "ask servers; tests/ray/test_serve.py"),
+    **dict.fromkeys(("mlflow", "curl"), "ask servers; tests/ray/test_serve.py"),
+    **dict.fromkeys(("sed", "prometheus"), "need `rungwise up`; tests/ray/test_dashboards_live.py"),
     **dict.fromkeys((".", "export", "echo", "some-source"), "are a shell's or a reader's own"),
 }
 FOLLOWED = {"rungwise", "python", "make", "ray", "cd"}
