@@ -250,5 +250,5 @@ def test_sentence_transformers_gives_the_same_vectors(keys: dict[str, Any], tmp_
 def test_what_it_cannot_hold_is_refused_with_another_way(
     objective: Any, keys: dict[str, Any], misfit: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{misfit}.*; `rungwise predict` with --to FILE.npy"):
+    with pytest.raises(ConfigError, match=f"{misfit}.*; `rungwise predict` writes the vectors"):
         exported(tmp_path, SentenceEncoderConfig(**(SIZES | keys)), objective)

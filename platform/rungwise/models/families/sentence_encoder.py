@@ -361,8 +361,8 @@ def _check_modules(model: SentenceModel, config: SentenceEncoderConfig) -> None:
     else:
         return
     raise ConfigError(
-        f"sentence-transformers has no module for {misfit}; `rungwise predict` with --to FILE.npy "
-        "writes the vectors of texts"
+        f"sentence-transformers has no module for {misfit}; `rungwise predict` writes the "
+        "vectors of texts, a line of JSON each"
     )
 
 
