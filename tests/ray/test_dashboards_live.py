@@ -15,7 +15,7 @@ import pytest
 
 from dashboards.boards import BOARDS
 from dashboards.generate import FOLDER
-from rungwise.cluster.local import HOME_VARIABLE
+from rungwise.cluster.local import HOME_VARIABLE, find_port
 from rungwise.training.ray.resume_proof import kill_with_children
 from tests.commands import copy_project
 from tests.conftest import REPOSITORY, small_gpt, small_recipe, write_corpus, write_recipe
@@ -65,7 +65,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
     recipe["compute"] |= {"price_per_hour": 2.0, "budget": 100.0, "min_workers": 1}
     recipe["pretrain"]["steps"] = 200
     shared = {name: recipe[name] for name in ("corpus", "compute")}
-    causal = small_recipe(Path("artifacts"), text, name="gpt", **shared, **small_gpt())
+    causal = small_recipe(Path("artifacts"), text, name="gpt", **small_gpt()) | shared
     causal["pretrain"] |= {"steps": 100_000}
     write_recipe(folder / "small.yaml", recipe)
     write_recipe(folder / "gpt.yaml", causal)
@@ -77,16 +77,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
             token = str(home / ".rungwise" / "clusters" / "local" / "token")
             config.write_text(config.read_text().replace(token, up.cluster.token_path))
             command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={home}"]
-            command += ["--web.listen-address=127.0.0.1:9090"]
+            address = f"127.0.0.1:{find_port(9090)}"
+            command += [f"--web.listen-address={address}"]
             command += [f"--web.console.templates={FOLDER / 'prometheus' / 'consoles'}"]
             server = stack.enter_context(subprocess.Popen(command))
             stack.callback(server.terminate)
-            prometheus = Prometheus("http://127.0.0.1:9090")
+            prometheus = Prometheus(f"http://{address}")
 
             def wait(what: str, holds: Callable[[], object]) -> None:
                 wait_until(what, holds, _PATIENCE_SECONDS)
 
-            wait("Prometheus", lambda: is_healthy("http://127.0.0.1:9090", "-/ready"))
+            wait("Prometheus", lambda: is_healthy(f"http://{address}", "-/ready"))
             submit = ["submit", "--no-wait"]
             rungwise(*submit, "workflows/finetune.py", "small.yaml", folder=folder)
             wait("the workflow", lambda: up.get("/api/jobs/")[0]["status"] in ENDED)
