@@ -155,7 +155,7 @@ def train_vectors(
         if kind == "glove":
             weights = train_glove(config, counts_V, text, seed, epochs)
         else:
-            weights, _ = passes(config, counts_V, text, epochs, size.workers, seed)
+            weights, _ = passes(config, counts_V, text, epochs, seed)
         model = config.model(weights, counts_V)
     seconds = time.process_time() - began
     result = {"words": len(text.ids), "keys": keys, "seconds": seconds}
