@@ -108,9 +108,9 @@ def _guess_lines(text: str) -> str:
     tags = {(mark, name.lower()) for mark, name in _TAG.findall(text)}
     closed = any(("/", name) in tags for mark, name in tags if not mark)
     tagged = sum(bool((closed and _TAG.search(line)) or _WIKI.search(line)) for line in lines)
-    begun = sum(bool(_TAG.match(line)) for line in lines)
+    opening = sum(bool(_TAG.match(line)) for line in lines)
     begins, number = closed and _TAG.match(text.lstrip()), max(1, len(lines))
-    if _MARKUP.match(text) or begins or tagged >= _TAGGED * number or begun >= _BEGUN * number:
+    if _MARKUP.match(text) or begins or tagged >= _TAGGED * number or opening >= _BEGUN * number:
         return "markup"
     return "table" if any(_are_rows(lines, each) for each in ("\t", ",", ";", "|", None)) else ""
 

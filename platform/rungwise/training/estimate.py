@@ -75,7 +75,7 @@ def training_cost(config: GradientFit, measures: Sequence[Measures]) -> Cost:
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """What a run takes. `seconds` is None where no rate is known."""
+    """Estimates of one run. `seconds` is None where no rate is known."""
 
     parameters: int
     steps: int

@@ -127,8 +127,8 @@ class RangeBuilder:
         """Yield tables of a few megabytes with a row per document that stays, in order."""
         table: list[_CleanDocument] = []
         table_bytes = 0
-        drawn = self._draw(documents)
-        for batch in batch_by_size(drawn, _count_characters, _CHARACTERS_AT_ONCE):
+        sample = self._draw(documents)
+        for batch in batch_by_size(sample, _count_characters, _CHARACTERS_AT_ONCE):
             for document in self._clean(batch):
                 if reason := document.raw.reason or self._fault(document):
                     self.report.drop(reason, document.id, document.sentences)

@@ -187,11 +187,11 @@ class PositionFiles:
 
     def read(self, ranges: Sequence[Range]) -> np.ndarray:
         """Return the positions in these ranges, sorted."""
-        wanted = [("range", "in", [one.number for one in ranges])]
+        filters = [("range", "in", [one.number for one in ranges])]
         parts = [NO_POSITIONS]
         for partition in range(self.num_partitions):
             with self.output.open(self._file(partition)) as stream:
-                table = pq.read_table(stream, filters=wanted, use_threads=False)
+                table = pq.read_table(stream, filters=filters, use_threads=False)
             parts.append(np.column_stack([column.to_numpy() for column in table.columns]))
         positions = np.concatenate(parts)
         return positions[np.lexsort(positions.T[::-1])]

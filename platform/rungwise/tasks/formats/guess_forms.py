@@ -155,10 +155,10 @@ def _guess_columns(columns: Columns, layout: Form) -> Guesses:
     if target is None or longest is None:
         return
     pairs = [pair for pair in _PAIRS if {*pair} <= {*lower}]
-    named = [lower[name] for name in _TEXTS if name in lower]
+    texts = [lower[name] for name in _TEXTS if name in lower]
     choices: list[Form] = [
         *({"text": lower[a], "second": lower[b]} for a, b in pairs),
-        *({"text": name} for name in named if name != target and lengths[name]),
+        *({"text": name} for name in texts if name != target and lengths[name]),
         {"text": longest},
     ]
     key, skip = _choose_key(target, columns[target], layout), {}
@@ -170,16 +170,16 @@ def _guess_columns(columns: Columns, layout: Form) -> Guesses:
 
 def _are_options(columns: Columns, prose: Sequence[Any]) -> bool:
     """Tell whether these are questions with options, whose block is stated by hand."""
-    named = [name for name in columns if _OPTIONS.fullmatch(str(name).lower())]
-    lists = any(isinstance(columns[name][0], list) for name in named)
-    return lists or len(named) > 1 or len(prose) > _MOST_TEXTS
+    options = [name for name in columns if _OPTIONS.fullmatch(str(name).lower())]
+    lists = any(isinstance(columns[name][0], list) for name in options)
+    return lists or len(options) > 1 or len(prose) > _MOST_TEXTS
 
 
 def _find_named_target(columns: Columns, lower: Mapping[str, Any]) -> Any:
     """Return the column that has the name of labels, else of a score; None if there is none."""
-    named = [lower[name] for name in _LABELS if name in lower]
+    candidates = [lower[name] for name in _LABELS if name in lower]
     # What rarely recurs are scores, or texts to write.
-    labels = [name for name in named if len(columns[name]) < _FEW or _recurs(columns[name])]
+    labels = [name for name in candidates if len(columns[name]) < _FEW or _recurs(columns[name])]
     scores = [lower[name] for name in _SCORES if name in lower]
     # The first one that has several values.
     return max(labels, key=lambda name: _varies(columns[name]), default=None) or next(
