@@ -1,5 +1,6 @@
 """A ladder as one command: rungs that count and rungs that learn, asked, judged and drawn."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,12 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     assert [row.distinct for row in points["ngram2"]] == sorted(
         {row.distinct for row in points["ngram2"]}
     )
-    assert CurveSummary.of(finished["curve"]).headline == "12 points of 4 rungs"
+    headline = CurveSummary.of(finished["curve"]).headline
+    cost = re.fullmatch(
+        r"12 points of 4 rungs; all budgets once cost (\S+) times the largest", headline
+    )
+    assert cost
+    assert float(cost[1]) > 1
 
     page = finished["ladder"].folder.read_bytes("ladder.html").decode()
     assert "ngram3" in page
