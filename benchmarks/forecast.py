@@ -26,6 +26,22 @@ import numpy as np
 import yaml
 
 from benchmarks.common import REPOSITORY, RESULTS, add_results, print_rows
+from rungwise.forecast.curves import (
+    LAWS,
+    Array,
+    Fitted,
+    Increase,
+    Law,
+    LawPriors,
+    Measure,
+    Normal,
+    Point,
+    Priors,
+    estimate_noise,
+    fit_law,
+    fit_level,
+    group_by_rung,
+)
 from rungwise.forecast.forecast import (
     BUDGETS,
     Backtest,
@@ -38,19 +54,6 @@ from rungwise.forecast.forecast import (
     find_crossings,
     forecast,
     mean_bits,
-)
-from rungwise.forecast.intervals import LawPriors, Priors, estimate_noise, fit_level
-from rungwise.forecast.laws import (
-    LAWS,
-    Array,
-    Fitted,
-    Increase,
-    Law,
-    Measure,
-    Normal,
-    Point,
-    fit_law,
-    group_by_rung,
 )
 
 POINTS = RESULTS / "2026-11-29-forecast-points.json"
@@ -297,8 +300,8 @@ def try_corpus(
 
 def describe(told: Sequence[HiddenBudget], refused: Sequence[HiddenBudget]) -> dict[str, Any]:
     """The numbers of cells, and the rungs that were missed."""
-    result = Backtest(list(told))
-    bytewise = Backtest([cell for cell in told if cell.measure == "bits_per_byte"])
+    result = Backtest.of(list(told))
+    bytewise = Backtest.of([cell for cell in told if cell.measure == "bits_per_byte"])
     missed = Counter(c.rung for c in told if not c.foretold.covers(c.actual))
     width = [(cell.foretold.high - cell.foretold.low) / 2 for cell in bytewise.cells]
     return {

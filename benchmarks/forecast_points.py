@@ -25,8 +25,8 @@ from benchmarks.common import results_path
 from benchmarks.texts import real_data
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.stage import Stage
-from rungwise.evaluation.curve import read_points
-from rungwise.forecast.laws import Point
+from rungwise.evaluation.pretrainings import read_points
+from rungwise.forecast.curves import Point
 from rungwise.pipeline.experiment import plan_experiment, resolve_variants
 from rungwise.pipeline.ladder import plan_curve
 from rungwise.pipeline.recipe import Recipe

@@ -33,7 +33,7 @@ from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.items import estimate_items
-from rungwise.evaluation.suites.minimal_pairs import (
+from rungwise.evaluation.suites.language_models import (
     TIES_TO_GOOD,
     MinimalPair,
     pair_credits,
@@ -41,8 +41,7 @@ from rungwise.evaluation.suites.minimal_pairs import (
     sample_pairs,
     sentence_scores,
 )
-from rungwise.evaluation.suites.sentences import OWN, SentencesSuite
-from rungwise.evaluation.suites.word_vectors import SimilaritySuite
+from rungwise.evaluation.suites.vectors import OWN, SentencesSuite, SimilaritySuite
 from rungwise.models.families.ngram import FILE as ARPA
 from rungwise.models.ngram_model import NgramLanguageModel
 from rungwise.models.trained.capabilities import (

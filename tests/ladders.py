@@ -15,7 +15,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimResult, ClaimsSummary, ComparisonResult
-from rungwise.evaluation.search import SearchSummary, SearchTrial
+from rungwise.evaluation.pretrainings import SearchSummary, SearchTrial
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.base import Suite

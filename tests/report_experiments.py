@@ -14,18 +14,21 @@ from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Title
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     Overlap,
     PairedDifference,
     PretrainingCost,
+    Reference,
     RivalResult,
+    RowDifference,
     SeedRow,
     Selection,
+    TableConfig,
     VariantResult,
+    build_table,
+    input_name,
 )
-from rungwise.evaluation.comparison.table import Reference, RowDifference, TableConfig, build_table
 from rungwise.evaluation.statistics import (
     Difference,
     Estimate,
@@ -37,7 +40,7 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.serving.stage import RegisterSummary
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind, TaskInfo, TaskSummary
 from rungwise.training.summary import PretrainSummary
-from rungwise.tuning.record import Epoch, SweepSummary, SweepTrial
+from rungwise.tuning.trials import Epoch, SweepSummary, SweepTrial
 from tests.report_pages import facts_of, record_stage
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-2}

@@ -11,8 +11,8 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import Summary
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary
-from rungwise.tuning import SweepStageConfig
 from rungwise.tuning.running import Train
+from rungwise.tuning.trials import SweepStageConfig
 from tests.summaries import standing
 
 BEST_RATE = 1e-3

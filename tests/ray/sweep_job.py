@@ -24,8 +24,8 @@ from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.pipeline import runner
-from rungwise.tuning import SWEEP
 from rungwise.tuning.running import run_sweep
+from rungwise.tuning.trials import SWEEP
 from tests.toy_sweeps import inputs, stage_config, toy
 
 EPOCH_SECONDS = 0.15

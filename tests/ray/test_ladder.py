@@ -11,9 +11,9 @@ from rungwise.core.stages.stage import plan
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.curve import CurveSummary, read_points
+from rungwise.evaluation.pretrainings import CurveSummary, read_points
 from rungwise.evaluation.suites.items import MeasureSummary
-from rungwise.forecast.laws import group_by_rung
+from rungwise.forecast.curves import group_by_rung
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.workflow import load_recipe, run
 from rungwise.report.stage import ReportSummary

@@ -17,7 +17,7 @@ from rich.console import Console
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.search import SearchSummary
+from rungwise.evaluation.pretrainings import SearchSummary
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import chain_stages
 from rungwise.pipeline.workflow import load_recipe

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG
-from rungwise.tuning.record import SweepTrial, read_records
+from rungwise.tuning.trials import SweepTrial, read_records
 from tests.commands import PYTHON_PATH, environment
 from tests.conftest import REPOSITORY
 from tests.toy_sweeps import BEST_RATE, marks

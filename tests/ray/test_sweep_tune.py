@@ -11,8 +11,8 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning.record import SweepSummary
 from rungwise.tuning.running import Train, run_sweep
+from rungwise.tuning.trials import SweepSummary
 from tests.toy_sweeps import BEST_RATE, Events, inputs, marks, stage_config, toy
 
 BREAKS = 1e-1  # a learning rate that no trial survives

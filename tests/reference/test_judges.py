@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import judges
 from rungwise.evaluation.suites.base import Rung
-from rungwise.evaluation.suites.minimal_pairs import read_pairs, sample_pairs, sentence_scores
+from rungwise.evaluation.suites.language_models import read_pairs, sample_pairs, sentence_scores
 from rungwise.models.losses.sentences import SIMCSE
 from rungwise.models.word_vectors.vector_family import WordVectorModel
 from rungwise.serving.export import export_vectors

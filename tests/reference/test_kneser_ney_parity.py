@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rungwise.evaluation.suites.items import estimate_items
-from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.evaluation.suites.language_models import PerplexitySuite
 from rungwise.models import ngram_model
 from rungwise.models import ngram_model as ngram_tables
 from rungwise.models.families import arpa, kneser_ney

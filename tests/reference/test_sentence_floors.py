@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rungwise.evaluation.suites import sentences as suites
+from rungwise.evaluation.suites import vectors as suites
 from rungwise.evaluation.suites.items import estimate_items
-from rungwise.evaluation.suites.sentences import RANDOM, SentenceProbeSuite, SentencesSuite
+from rungwise.evaluation.suites.vectors import RANDOM, SentenceProbeSuite, SentencesSuite
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
 from rungwise.tasks.formats.texts import FoldersFormat
 from tests.corpora import corpus_of_sentences

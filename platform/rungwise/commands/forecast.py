@@ -18,9 +18,8 @@ from rungwise.core.exit_codes import plain_console
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rungwise.forecast.forecast import Backtest, Crossing, RungForecast
-    from rungwise.forecast.laws import Increase
-    from rungwise.forecast.scores import TaskForecast
+    from rungwise.forecast.curves import Increase
+    from rungwise.forecast.forecast import Backtest, Crossing, RungForecast, TaskForecast
     from rungwise.pipeline.loading import LoadedCurve
     from rungwise.pipeline.recipe import Recipe
 
@@ -54,10 +53,9 @@ def _factor(text: str) -> float:
 
 def forecast(options: argparse.Namespace) -> None:
     """Print each rung now and then, and the crossings; or write the recipe of one rung."""
-    from rungwise.forecast.forecast import backtest, find_crossings
+    from rungwise.forecast.curves import Increase
+    from rungwise.forecast.forecast import backtest, find_crossings, forecast_tasks
     from rungwise.forecast.forecast import forecast as forecast_rungs
-    from rungwise.forecast.laws import Increase
-    from rungwise.forecast.scores import forecast_tasks
     from rungwise.pipeline.loading import load_curve
     from rungwise.pipeline.workflow import load_recipe
 

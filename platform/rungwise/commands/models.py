@@ -177,11 +177,11 @@ def rebuild(options: argparse.Namespace) -> None:
     from rungwise.core.configuration.overrides import ComputeConfig
     from rungwise.core.tracking.store import default_uri
     from rungwise.core.tracking.tracker import Tracker
-    from rungwise.pipeline import rebuilding, runner
+    from rungwise.pipeline import loading, runner
     from rungwise.pipeline.places import root_folder, spool_folder
 
     artifacts = _trace(options)
-    stages = rebuilding.restore_stages(artifacts)
+    stages = loading.restore_stages(artifacts)
     root, recipe = root_folder(options.into), artifacts[-1].record["recipe"]
     own = artifacts[-1].folder.uri.rsplit("/", 2)[0]
     # There, everything is built, and would be compared with itself.
@@ -200,7 +200,7 @@ def rebuild(options: argparse.Namespace) -> None:
     say()
     faults = []
     for before, stage in zip(artifacts, stages, strict=True):
-        compared = rebuilding.compare(before, outcome.artifacts[stage.display_name])
+        compared = loading.compare_files(before, outcome.artifacts[stage.display_name])
         state = ", ".join(compared.different) + " differ" if compared.different else "same bytes"
         say(f"{before.stage:<12} {before.fingerprint}  {compared.compared:>5,} files  {state}")
         faults += [f"{before.folder.path(name)} differs if rebuilt" for name in compared.different]

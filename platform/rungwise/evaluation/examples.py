@@ -7,7 +7,7 @@ N words, D size of a vector, V vocabulary
 import difflib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,6 @@ from rungwise.models.trained.language_models import MaskedModel
 from rungwise.tasks.kinds.items import token_ids
 from rungwise.tokenizer import ids_after_blank, special_ids
 from rungwise.tokenizer.reference import word_starts
-from rungwise.training.pretrained import load_model, read_training_config
 
 MINIMUM_LETTERS = 3  # of a word in ASCII; words of other scripts can be one sign
 TOP = 5  # guesses for a gap
@@ -62,41 +61,6 @@ class Continuation(NamedTuple):
 class Neighbour(NamedTuple):
     word: str
     cosine: float
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Examples of a model; empty for those it does not have."""
-
-    gaps: Sequence[FilledGap] = ()
-    continuations: Sequence[Continuation] = ()
-    neighbours: Mapping[str, Sequence[Neighbour]] = field(default_factory=dict)
-
-
-def gather_examples(
-    pretrain: Artifact,
-    corpus: Artifact,
-    tokenizer: Tokenizer,
-    gaps: int,
-    prompts: int,
-    words: int,
-    seed: int,
-) -> Examples:
-    """Draw so many examples of a pretrained model with `seed`, of the kinds that its capabilities
-    allow."""
-    objective = read_training_config(pretrain).objective
-    model = load_model(pretrain, special_ids(tokenizer))
-    texts = draw_texts(corpus, seed)
-    filled: list[FilledGap] = []
-    continued: list[Continuation] = []
-    near: dict[str, list[Neighbour]] = {}
-    if isinstance(model, BlankLogits):
-        filled = fill_gaps(model, tokenizer, texts, gaps, seed)
-    elif isinstance(model, NextTokenLogits) and not objective.masks:
-        continued = continue_beginnings(model, tokenizer, texts, prompts, seed)
-    elif isinstance(model, WordVectors) and not objective.predicts_text:
-        near = draw_neighbours(model, tokenizer, texts, words, seed)
-    return Examples(filled, continued, near)
 
 
 def draw_texts(corpus: Artifact, seed: int) -> Iterator[str]:

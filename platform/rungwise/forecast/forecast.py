@@ -1,23 +1,45 @@
-"""Forecasts of a ladder: what each rung is worth now and after growth, or why nobody can tell; and
-at what cost of training one rung passes another.
+"""Forecasts of a ladder: what each rung is worth now and after growth, or why nobody can tell; at
+what cost of training one rung passes another; and scores on tasks.
 
 In a backtest the largest budgets are hidden and foretold from the smaller ones. Three rivals say
 how much a forecast is worth: the last point, the log-linear line through the last two points, and,
 for which rung is better, that the order of small runs stays.
+
+Scores follow in two steps, as in Bhagia et al. 2024 (arXiv:2412.04403): the law of a rung foretells
+its loss, and a line over the logarithm of the loss its score. Rungs that are measured alike share a
+slope, and each has a height of its own; the paper's sigmoid has more parameters than a ladder has
+budgets. Scores stay at chance and then rise in steps, which no line foretells. So the largest
+budget of each rung is hidden first and foretold from the others. A task is refused where the scores
+before it are as near, and intervals are widened until they hold what was hidden.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
+from operator import attrgetter
 from statistics import fmean, median
 
 import numpy as np
 
-from rungwise.forecast.intervals import Curves, Interval, Priors, draw_curves, read_priors
-from rungwise.forecast.laws import Array, Increase, Point, group_by_rung, grow
+from rungwise.forecast.curves import (
+    SEED,
+    Array,
+    Curves,
+    Increase,
+    Interval,
+    Point,
+    Points,
+    Priors,
+    Rungs,
+    draw_curves,
+    group_by_rung,
+    grow,
+    read_priors,
+)
 
 FEWEST = 2  # budgets that a forecast is made from
 BUDGETS = 3  # two to fit, and the third tells whether the fit foretells anything
@@ -45,9 +67,10 @@ class RungForecast:
     smaller: Curves | None
 
 
-def forecast(
-    points: Sequence[Point], growth: Increase, priors: Priors | None = None
-) -> list[RungForecast]:
+Forecasts = Sequence[RungForecast]
+
+
+def forecast(points: Points, growth: Increase, priors: Priors | None = None) -> list[RungForecast]:
     """Forecast every rung of a ladder, in the order of the points."""
     priors = priors or read_priors()
     rungs = group_by_rung(points)
@@ -76,21 +99,21 @@ def forecast(
     ]
 
 
-def draw_smaller(points: Sequence[Point], priors: Priors) -> dict[str, Curves]:
+def draw_smaller(points: Points, priors: Priors) -> dict[str, Curves]:
     """Draw the curves of rungs without the largest budget of each."""
     rungs = group_by_rung(points)
     smaller = [point for point in points if point.budget < rungs[point.rung][-1].budget]
     return draw_curves(smaller, priors)
 
 
-def explain_refusals(points: Sequence[Point], smaller: Mapping[str, Curves]) -> dict[str, str]:
+def explain_refusals(points: Points, smaller: Mapping[str, Curves]) -> dict[str, str]:
     """Say of each rung why it cannot be forecast from its points; "" if it can. `smaller` are its
     curves without the largest budget."""
     rungs = group_by_rung(points)
     return {rung: _refuse_rung(rows, smaller.get(rung)) for rung, rows in rungs.items()}
 
 
-def _refuse_rung(rows: Sequence[Point], curves: Curves | None) -> str:
+def _refuse_rung(rows: Points, curves: Curves | None) -> str:
     budgets = len({row.budget for row in rows})
     if budgets < BUDGETS or curves is None:
         return f"a forecast needs {BUDGETS} budgets, and there are {budgets}"
@@ -152,45 +175,31 @@ class HiddenBudget:
 
 @dataclass(frozen=True)
 class Backtest:
-    """The cells of a ladder, or of several; numbers are NaN where there are no cells."""
+    """How well hidden budgets of a ladder, or of several, were foretold; NaN where there are none.
+    The rivals are the last point and the line."""
 
     cells: list[HiddenBudget]
+    coverage: float = math.nan  # share of hidden values inside the 95 % interval
+    error: float = math.nan  # median absolute one, in bits
+    last_error: float = math.nan
+    line_error: float = math.nan
+    order: float = math.nan  # share of pairs of rungs that the forecast puts in the right order
+    last_order: float = math.nan  # the same if the order of the largest seen budget stays
 
-    def _median_error(self, value: Callable[[HiddenBudget], float]) -> float:
-        errors = [abs(value(cell) - cell.actual) for cell in self.cells]
-        return median(errors) if errors else float("nan")
-
-    @property
-    def coverage(self) -> float:
-        """Share of hidden values inside the 95 % interval."""
-        inside = [cell.foretold.covers(cell.actual) for cell in self.cells]
-        return fmean(inside) if inside else float("nan")
-
-    @property
-    def error(self) -> float:
-        """Median absolute error, in bits."""
-        return self._median_error(lambda cell: cell.foretold.median)
-
-    @property
-    def last_error(self) -> float:
-        return self._median_error(lambda cell: cell.last)
-
-    @property
-    def line_error(self) -> float:
-        return self._median_error(lambda cell: cell.line)
-
-    @property
-    def order(self) -> float:
-        """Share of pairs of rungs that the forecast puts in the order of the hidden values."""
-        return share_ordered(self.cells, lambda cell: cell.foretold.median)
-
-    @property
-    def last_order(self) -> float:
-        """The same if the order of the largest seen budget stays."""
-        return share_ordered(self.cells, lambda cell: cell.last)
+    @classmethod
+    def of(cls, cells: list[HiddenBudget]) -> Backtest:
+        if not cells:
+            return cls(cells)
+        guesses = {name: attrgetter(name) for name in ("foretold.median", "last", "line")}
+        errors = [
+            median(abs(guess(cell) - cell.actual) for cell in cells) for guess in guesses.values()
+        ]
+        orders = [share_ordered(cells, guesses[name]) for name in ("foretold.median", "last")]
+        coverage = fmean(cell.foretold.covers(cell.actual) for cell in cells)
+        return cls(cells, coverage, *errors, *orders)
 
 
-def backtest(points: Sequence[Point], priors: Priors | None = None) -> Backtest:
+def backtest(points: Points, priors: Priors | None = None) -> Backtest:
     """Hide the largest budgets of a ladder, one more each time, and forecast them from the others.
     The hidden values are of the same documents, whose luck is therefore left out."""
     priors = priors or read_priors()
@@ -200,10 +209,10 @@ def backtest(points: Sequence[Point], priors: Priors | None = None) -> Backtest:
         smaller = [replace(point, documents=None) for point in points if point.budget <= largest]
         hidden = [point for point in points if point.budget > largest]
         cells += compare(smaller, hidden, priors)
-    return Backtest(cells)
+    return Backtest.of(cells)
 
 
-def compare(seen: Sequence[Point], hidden: Sequence[Point], priors: Priors) -> list[HiddenBudget]:
+def compare(seen: Points, hidden: Points, priors: Priors) -> list[HiddenBudget]:
     """Forecast hidden points, means over seeds, from those seen of the same rungs."""
     curves = draw_curves(seen, priors)
     rungs = group_by_rung(seen)
@@ -230,7 +239,7 @@ def compare(seen: Sequence[Point], hidden: Sequence[Point], priors: Priors) -> l
     return cells
 
 
-def mean_bits(rows: Sequence[Point]) -> list[tuple[float, float]]:
+def mean_bits(rows: Points) -> list[tuple[float, float]]:
     """Return the budgets of a rung and their bits, means over seeds."""
     return [
         (budget, fmean(row.bits for row in runs))
@@ -238,7 +247,7 @@ def mean_bits(rows: Sequence[Point]) -> list[tuple[float, float]]:
     ]
 
 
-def extend_line(rows: Sequence[Point]) -> Callable[[Point], float]:
+def extend_line(rows: Points) -> Callable[[Point], float]:
     """Return the rival that goes on along log bits over log budget of the two largest budgets."""
     (x0, y0), (x1, y1) = mean_bits(rows)[-2:]
     slope = np.log(y1 / y0) / np.log(x1 / x0)
@@ -309,7 +318,7 @@ def predict_at_seconds(curves: Curves, seconds: Array, text: float = 1.0) -> Arr
     return curves.predict(tokens, np.minimum(tokens, distinct))
 
 
-def find_crossings(forecasts: Sequence[RungForecast], text: float = 1.0) -> list[Crossing]:
+def find_crossings(forecasts: Forecasts, text: float = 1.0) -> list[Crossing]:
     """Return a crossing for each pair of rungs that are measured alike and can be forecast. They
     are in the order of their medians, pairs that do not cross within FARTHEST times the larger of
     their budgets last."""
@@ -370,3 +379,175 @@ def describe_crossing(crossing: Crossing, names: Mapping[str, str]) -> str:
         for value in (crossing.seconds.median, crossing.seconds.low, crossing.seconds.high)
     )
     return f"{passing} passes {passed} at {median} [{low}, {high}] {unit}"
+
+
+FEWEST_RUNGS = 3  # that tell whether scores can be foretold
+WIDEST_SCORE = 0.1  # an interval whose half is larger is no forecast
+BETTER = 0.9  # of the error of the last scores, at which a forecast is worth more than these
+
+
+@dataclass(frozen=True)
+class TaskForecast:
+    """The scores of rungs on a task after growth. `now` has every rung with scores, `later` those
+    that can be foretold, `refusals` why others cannot. `error` and `last_error` are medians over
+    the hidden budgets, of the forecast and of the last score seen; None where too few were hidden.
+    """
+
+    task: str
+    now: dict[str, float]
+    later: dict[str, Interval]
+    refusals: dict[str, str]
+    error: float | None
+    last_error: float | None
+
+    @property
+    def is_foretold(self) -> bool:
+        """Whether forecasts of the hidden budgets were clearly better than the last scores."""
+        if self.error is None or self.last_error is None:
+            return False
+        return self.error <= BETTER * self.last_error and self.last_error > 0
+
+    def describe(self) -> str:
+        """How well the largest budgets were foretold from the others."""
+        if self.error is None or self.last_error is None:
+            return (
+                f"it takes {FEWEST_RUNGS} rungs, measured alike, with scores at {BUDGETS} budgets"
+            )
+        return (
+            f"with the largest budgets hidden, forecasts are off by {100 * self.error:.1f} points, "
+            f"the last scores by {100 * self.last_error:.1f}"
+        )
+
+
+@dataclass(frozen=True)
+class ParallelLines:
+    """A line through the scores of each rung over log loss, all with one slope: least squares."""
+
+    centres: Mapping[str, tuple[float, float, int]]  # mean log loss, mean score, points
+    slope: float
+    spread: float  # sum of squares of log loss around the centres
+    error: float  # standard deviation of a score
+    freedom: int  # degrees of freedom of the error
+
+    def draw(self, rung: str, logs: Array) -> Array:
+        """Return scores of new runs of a rung with these draws of log loss, at most 1."""
+        generator = np.random.default_rng((SEED, zlib.crc32(rung.encode())))
+        centre, height, count = self.centres[rung]
+        draws = len(logs)
+        scale = self.error * np.sqrt(self.freedom / generator.chisquare(self.freedom, draws))
+        slope, level, luck = generator.standard_normal((3, draws))
+        slopes = self.slope + scale * slope / self.spread**0.5
+        heights = height + scale * level / count**0.5
+        return np.minimum(heights + slopes * (logs - centre) + scale * luck, 1.0)
+
+
+def fit_lines(rungs: Rungs, task: str) -> ParallelLines | None:
+    """Fit lines to points with scores on a task; None if they are too few to tell the error."""
+    centres: dict[str, tuple[float, float, int]] = {}
+    logs: list[float] = []
+    scores: list[float] = []
+    for rung, rows in rungs.items():
+        x = np.log([row.bits for row in rows])
+        y = np.array([fmean(row.scores[task]) for row in rows])
+        centres[rung] = (float(x.mean()), float(y.mean()), len(rows))
+        logs += (x - x.mean()).tolist()
+        scores += (y - y.mean()).tolist()
+    freedom = len(logs) - len(centres) - 1
+    spread = float(np.square(logs).sum())
+    if freedom < 1 or not spread:
+        return None
+    slope = float(np.dot(logs, scores)) / spread
+    residuals = np.array(scores) - slope * np.array(logs)
+    # Fine-tuning seeds bound the error from below where a few points lie on a line by luck.
+    luck = [
+        np.var(row.scores[task], ddof=1) / len(row.scores[task])
+        for rows in rungs.values()
+        for row in rows
+        if len(row.scores[task]) > 1
+    ]
+    error = max(float(np.square(residuals).sum()) / freedom, float(np.mean(luck)) if luck else 0.0)
+    return ParallelLines(centres, slope, spread, error**0.5, freedom)
+
+
+def forecast_tasks(points: Points, forecasts: Forecasts) -> list[TaskForecast]:
+    """Forecast every task that points have scores on, at the targets of the rungs' `forecasts`."""
+    tasks = dict.fromkeys(task for point in points for task in point.scores)
+    return [_forecast_task(points, task, forecasts) for task in tasks]
+
+
+def _forecast_task(points: Points, task: str, forecasts: Forecasts) -> TaskForecast:
+    rungs = group_by_rung(point for point in points if task in point.scores)
+    errors, last_errors, factor = _hide_largest(rungs, task, forecasts)
+    few = len(errors) < FEWEST_RUNGS
+    result = TaskForecast(
+        task,
+        now={rung: fmean(rows[-1].scores[task]) for rung, rows in rungs.items()},
+        later={},
+        refusals={},
+        error=None if few else median(errors),
+        last_error=None if few else median(last_errors),
+    )
+    lines = _fit_alike(rungs, task)
+    for each in forecasts:
+        rung = each.rung
+        if rung not in rungs or not result.is_foretold:
+            continue
+        own = lines[each.last.measure]
+        if own is None or each.refusal:
+            result.refusals[rung] = each.refusal or "too few budgets"
+            continue
+        logs = np.log(each.curves.predict_point(each.target))
+        interval = _widen(Interval.of(own.draw(rung, logs)), factor)
+        if interval.high - interval.low > 2 * WIDEST_SCORE:
+            reason = f"it may be anything between {interval.low:.0%} and {interval.high:.0%}"
+            result.refusals[rung] = reason
+        else:
+            result.later[rung] = interval
+    return result
+
+
+def _fit_alike(rungs: Rungs, task: str) -> dict[str, ParallelLines | None]:
+    """Return the lines of the rungs with each measure of loss."""
+    measures = {rows[-1].measure for rows in rungs.values()}
+    return {
+        measure: fit_lines(
+            {rung: rows for rung, rows in rungs.items() if rows[-1].measure == measure}, task
+        )
+        for measure in measures
+    }
+
+
+def _hide_largest(
+    rungs: Rungs, task: str, forecasts: Forecasts
+) -> tuple[list[float], list[float], float]:
+    """Return the errors of forecasts of each rung's largest budget from the others, those of its
+    last score before, and the factor by which intervals hold every hidden score."""
+    smaller = {
+        rung: [row for row in rows if row.budget < rows[-1].budget] for rung, rows in rungs.items()
+    }
+    smaller = {rung: rows for rung, rows in smaller.items() if len(rows) > 1}
+    lines = _fit_alike(smaller, task)
+    errors: list[float] = []
+    last_errors: list[float] = []
+    factor = 1.0
+    for each in forecasts:
+        rows = smaller.get(each.rung)
+        own = lines[each.last.measure] if rows else None
+        if not rows or own is None or each.smaller is None:
+            continue
+        hidden = rungs[each.rung][-1]
+        interval = Interval.of(own.draw(each.rung, np.log(each.smaller.predict_point(hidden))))
+        actual = fmean(hidden.scores[task])
+        side = interval.high if actual > interval.median else interval.low
+        errors.append(abs(actual - interval.median))
+        last_errors.append(abs(actual - fmean(rows[-1].scores[task])))
+        factor = max(factor, errors[-1] / max(abs(side - interval.median), 1e-9))
+    return errors, last_errors, factor
+
+
+def _widen(interval: Interval, factor: float) -> Interval:
+    low, high = (
+        interval.median + factor * (bound - interval.median)
+        for bound in (interval.low, interval.high)
+    )
+    return Interval(interval.median, low, min(high, 1.0))

@@ -36,7 +36,7 @@ from rungwise.training.estimate import Measures, estimate_run
 from rungwise.training.feed import READ_BY_NAME
 from rungwise.training.fit_config import BESIDE, PretrainStageConfig, require_gradient
 from rungwise.training.throughput import matmul_rate
-from rungwise.tuning.config import FinetuneConfig, SweepStageConfig
+from rungwise.tuning.trials import FinetuneConfig, SweepStageConfig
 
 _TABLE = Path(__file__).with_name("rates.yaml")
 _PYDOCS_MEGABYTES, _PACKED, _UNPACKED = 25.0, (".gz", ".zst", ".bz2", ".xz", ".parquet"), 3.0

@@ -15,9 +15,13 @@ from rungwise.core.configuration.overrides import resolve, with_overrides
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.stage import Stage, Title
 from rungwise.corpus.summary import CORPUS
-from rungwise.evaluation.comparison.seeds import input_name
-from rungwise.evaluation.comparison.summary import EVALUATE, CompareConfig
-from rungwise.evaluation.comparison.table import TABLE, TableConfig
+from rungwise.evaluation.comparison.summary import (
+    EVALUATE,
+    TABLE,
+    CompareConfig,
+    TableConfig,
+    input_name,
+)
 from rungwise.finetune import FinetuneConfig, check
 from rungwise.models.family import LayeredFamily
 from rungwise.pipeline.recipe import Recipe, TaskEntry
@@ -34,7 +38,7 @@ from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.tasks.stage import TASK
 from rungwise.training.estimate import Measures, training_cost
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
-from rungwise.tuning import SWEEP, SweepStageConfig, check_values
+from rungwise.tuning.trials import SWEEP, SweepStageConfig, check_values
 
 # Blocks that a variant may change; the rest is common to all variants.
 _BLOCKS = (

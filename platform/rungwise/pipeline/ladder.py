@@ -13,10 +13,10 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage, Title
 from rungwise.evaluation.comparison.claims import CLAIMS, ClaimsConfig
-from rungwise.evaluation.comparison.seeds import input_name
-from rungwise.evaluation.curve import CURVE, CurveConfig, CurveRun, CurveStageConfig
+from rungwise.evaluation.comparison.summary import input_name
+from rungwise.evaluation.pretrainings import CURVE, CurveConfig, CurveRun, CurveStageConfig
+from rungwise.evaluation.suites.language_models import PerplexitySuite
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig, SuiteConfig
-from rungwise.evaluation.suites.perplexity import PerplexitySuite
 from rungwise.pipeline.experiment import (
     Budgets,
     Candidate,
@@ -122,8 +122,8 @@ def grow_past_gaps(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow |
             if each.fingerprint in failed
         }
         ended = finished.keys() | failed.keys()
-        is_measured = all(each.fingerprint in ended for rung in rungs.values() for each in rung)
-        if not is_measured or next(iter(rungs)) in lost:
+        is_complete = all(each.fingerprint in ended for rung in rungs.values() for each in rung)
+        if not is_complete or next(iter(rungs)) in lost:
             lost = {}  # or not yet
         gaps = {f"the task {task}": reason for task, reason in unfilled.items()}
         remaining = make(recipe.with_gaps(unfilled, (), gaps)) if gaps else stages
@@ -157,24 +157,6 @@ def plan_curve(
     inputs: dict[str, Stage] = {}
     wholes: set[str] = set()  # the fingerprints of the rungs' own pretrainings
     configs = {name: _pretrain_config(stages[0]) for name, stages in measured.items()}
-
-    def add(
-        rung: str,
-        budget: float,
-        seed: int,
-        built: Mapping[str, Stage],
-        measure: Stage,
-        title: Title,
-    ) -> None:
-        """Add a run; its loss of validation will do where it is no code length."""
-        stages = {name: built[name] for name in _READ}
-        if _pretrain_config(measure).objective.is_code_length:
-            stages["measure"] = graph.add(measure, title)
-        names = {name: stage.display_name for name, stage in stages.items()}
-        network = _find_network(configs[rung], configs)
-        runs.append(CurveRun(rung=rung, budget=budget, seed=seed, network=network, **names))
-        inputs.update({stage.display_name: stage for stage in stages.values()})
-
     for variant in variants:
         whole = measured[variant.name]
         if reason := _explain_no_curve(variant.recipe, whole[0]):
@@ -186,17 +168,28 @@ def plan_curve(
         wholes |= own
         with name_variant(recipe, variant.name):
             shorter = _list_shares(recipe.curve, variant.recipe)
-        first = getattr(variant.recipe.pretrain, "seed", 0)
+        is_measured = _pretrain_config(whole[0]).objective.is_code_length
+        trainings: list[tuple[float, int, Mapping[str, Stage], Stage]] = []
         for (budget, number), changed in shorter.items():
             title = Title("", variant=variant.name, part=f"{budget:g}", seed=number or None)
             trained = graph.add_steps(train_steps(changed), title, variant.name)
             measure = MEASURE.stage(MeasureConfig(suites=suite), measure_inputs(trained))
-            title = replace(title, stage="measure")
-            add(variant.name, budget, first + number, trained[-1].stages, measure, title)
+            if is_measured:
+                measure = graph.add(measure, replace(title, stage="measure"))
+            trainings.append((budget, number, trained[-1].stages, measure))
             if not number:
                 candidates.setdefault(budget, []).append(Candidate(variant, [trained], None))
-        for number, measure in enumerate(whole):
-            add(variant.name, 1.0, first + number, measure.inputs, measure, measure.title)
+        trainings += [(1.0, number, each.inputs, each) for number, each in enumerate(whole)]
+        first = getattr(variant.recipe.pretrain, "seed", 0)
+        network = _find_network(configs[variant.name], configs)
+        fields: dict[str, Any] = {"rung": variant.name, "network": network}
+        for budget, number, built, measure in trainings:
+            stages = {name: built[name] for name in _READ}
+            if is_measured:  # else its loss of validation will do
+                stages["measure"] = measure
+            names = {name: stage.display_name for name, stage in stages.items()}
+            runs.append(CurveRun(budget=budget, seed=first + number, **fields, **names))
+            inputs.update({stage.display_name: stage for stage in stages.values()})
     if not runs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items())
         raise ConfigError(

@@ -32,8 +32,7 @@ from rungwise.core.storage.hub import SCHEME, is_hub, pin, pin_all
 from rungwise.core.tracking.store import TrackingConfig
 from rungwise.corpus.config import CorpusConfig
 from rungwise.evaluation.comparison.summary import EvaluateConfig
-from rungwise.evaluation.curve import CurveConfig
-from rungwise.evaluation.search import SearchConfig
+from rungwise.evaluation.pretrainings import CurveConfig, SearchConfig
 from rungwise.evaluation.suites.measure import SuiteConfig
 from rungwise.finetune import FinetuneConfig
 from rungwise.instances.summary import InstancesConfig
@@ -46,7 +45,7 @@ from rungwise.tasks.stage import TaskTextConfig
 from rungwise.tokenizer import TokenizerConfig
 from rungwise.training.fit_config import PretrainConfig, refuse_other_kind, with_objective
 from rungwise.training.initial import NOT_OF_WEIGHTS
-from rungwise.tuning import SweepConfig
+from rungwise.tuning.trials import SweepConfig
 
 # A model of the hub without hf://, as transformers takes it.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")

@@ -12,13 +12,12 @@ from rungwise.core.configuration.canonical import canonical_json
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Stage, Title
-from rungwise.evaluation.search import (
+from rungwise.evaluation.pretrainings import (
     SEARCH,
     SearchConfig,
     SearchStageConfig,
     Titles,
     TrialPlan,
-    score_run,
 )
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.pipeline.experiment import change_recipe
@@ -34,9 +33,7 @@ from rungwise.pipeline.stages import (
     pretrain_config,
     train_steps,
 )
-from rungwise.tuning import check_space
-from rungwise.tuning.config import Halving, Values, draw_trials
-from rungwise.tuning.record import rank_trials
+from rungwise.tuning.trials import Halving, Values, check_space, draw_trials, rank_trials
 
 _LENGTHS = ("pretrain.steps", "pretrain.epochs", "pretrain.max_tokens")
 _SUITE = "list"  # the name of the suite of the measure
@@ -281,7 +278,7 @@ class Search:
         if not self._is_finished(run):
             return None
         artifacts = (self._finished[stage.fingerprint] for stage in run.ends)
-        return score_run(self._config.measure, *artifacts)
+        return self._config.measure.score(*artifacts)
 
     def _rank(self, trials: Sequence[_Trial]) -> list[_Trial]:
         """Those that came the farthest and did not fail, the best first; ties by number."""

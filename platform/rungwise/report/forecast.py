@@ -5,33 +5,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.comparison.claims import ClaimResult
 from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.curve import read_points
+from rungwise.evaluation.pretrainings import read_points
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Column, MeasuredRung, Panel, plot_estimate
 from rungwise.evaluation.suites.items import METRICS
-from rungwise.forecast.forecast import (
-    Crossing,
-    RungForecast,
-    backtest,
-    describe_backtest,
-    describe_crossing,
-    find_crossings,
-    forecast,
-    predict_at_seconds,
-)
-from rungwise.forecast.laws import Increase, Point
-from rungwise.forecast.scores import TaskForecast, forecast_tasks
+from rungwise.forecast import forecast as forecasts
+from rungwise.forecast.curves import Increase, Interval, Point
+from rungwise.forecast.forecast import Crossing, RungForecast
 from rungwise.report import formats, style
-from rungwise.report.formats import INK, Series, metric_name, small_percent
+from rungwise.report.findings import Inputs, Names, VariantComparison, select_stage
+from rungwise.report.formats import INK, Looks, Series, metric_name, small_percent
 from rungwise.report.page import Row, Section
-from rungwise.report.variants import VariantComparison, select_stage
 
 TIMES = 10.0  # what is foretold on the page; `rungwise forecast` takes any factor
 _CURVES, _CROSSINGS = 6, 6  # at most
@@ -156,9 +147,7 @@ def _ask_task(evaluation: EvaluateSummary, pretraining: Mapping[str, float]) -> 
     )
 
 
-def write_advice(
-    questions: Sequence[LadderQuestion], looks: Mapping[str, Series]
-) -> Section | None:
+def write_advice(questions: Sequence[LadderQuestion], looks: Looks) -> Section | None:
     """The section; None without a question."""
     if not questions:
         return None
@@ -221,9 +210,7 @@ class LadderForecast:
         return chances
 
 
-def gather_forecast(
-    inputs: Mapping[str, Artifact], names: Mapping[str, str]
-) -> LadderForecast | None:
+def gather_forecast(inputs: Inputs, names: Names) -> LadderForecast | None:
     """Forecasts from the curve of a ladder, with the names of rungs on the page; None without a
     curve."""
     curves = [*select_stage(inputs, "curve").values()]
@@ -234,42 +221,55 @@ def gather_forecast(
         for each in read_points(curves[0])
     ]
     return LadderForecast(
-        points, {title: forecast(points, growth) for title, growth in _GROWTHS.items()}
+        points, {title: forecasts.forecast(points, growth) for title, growth in _GROWTHS.items()}
     )
 
 
-def write_forecast(
-    ladder: LadderForecast, looks: Mapping[str, Series], metrics: Mapping[str, str]
-) -> Section:
+def write_forecast(ladder: LadderForecast, looks: Looks, metrics: Names) -> Section:
     """The section; `metrics` has what judges each task."""
     points, tables = ladder.points, ladder.tables
     same_text = next(iter(tables.values()))
     crossings = {
-        title: [each for each in find_crossings(rungs, _GROWTHS[title].text) if each.foretold]
+        title: [
+            each for each in forecasts.find_crossings(rungs, _GROWTHS[title].text) if each.foretold
+        ]
         for title, rungs in tables.items()
     }
     rows = {
-        title: [_make_row(title, rung) for rung in _order(rungs)] for title, rungs in tables.items()
+        title: [
+            _make_row(
+                *(title, rung.rung, metric_name(rung.last.measure), rung.last.bits, rung.later),
+                chance_of_best=rung.best,
+                core_seconds=rung.target.seconds,
+                no_forecast=rung.refusal,
+            )
+            for rung in _order(rungs)
+        ]
+        for title, rungs in tables.items()
     }
-    tasks = {title: forecast_tasks(points, rungs) for title, rungs in tables.items()}
+    tasks = {title: forecasts.forecast_tasks(points, rungs) for title, rungs in tables.items()}
     fields = {
         "tasks": tasks,
         "metrics": metrics,
         "ledes": [_describe_best(title, rungs) for title, rungs in tables.items()],
         "tables": rows,
         "crossings": {
-            title: [describe_crossing(each, {}) for each in some[:_CROSSINGS]]
+            title: [forecasts.describe_crossing(each, {}) for each in some[:_CROSSINGS]]
             for title, some in crossings.items()
         },
         "refusals": {rung.rung: rung.refusal for rung in same_text if rung.refusal},
-        "backtest": describe_backtest(backtest(points)),
+        "backtest": forecasts.describe_backtest(forecasts.backtest(points)),
     }
     plots = style.draw_adaptive("forecast", partial(_draw, points, tables, crossings, looks))
     scores = [
-        _make_score_row(title, each, rung, metrics[each.task])
+        _make_row(
+            *(title, rung, f"{each.task}, {metric_name(metrics[each.task])}", now),
+            later=(later := each.later.get(rung)),
+            no_forecast="" if later else each.refusals.get(rung, each.describe()),
+        )
         for title, some in tasks.items()
         for each in some
-        for rung in each.now
+        for rung, now in each.now.items()
     ]
     csv = {"forecast": [row for each in rows.values() for row in each] + scores}
     return Section("forecast", "With more time or text", fields, plots, csv)
@@ -301,41 +301,20 @@ def _describe_best(title: str, rungs: Sequence[RungForecast]) -> str:
     )
 
 
-def _make_row(title: str, rung: RungForecast) -> Row:
-    later = rung.later
-    return {
-        "with": title,
-        "rung": rung.rung,
-        "measure": metric_name(rung.last.measure),
-        "now": rung.last.bits,
-        "then": later and later.median,
-        "then_low": later and later.low,
-        "then_high": later and later.high,
-        "chance_of_best": rung.best,
-        "core_seconds": rung.target.seconds,
-        "no_forecast": rung.refusal,
-    }
-
-
-def _make_score_row(title: str, task: TaskForecast, rung: str, metric: str) -> Row:
-    later = task.later.get(rung)
-    return {
-        "with": title,
-        "rung": rung,
-        "measure": f"{task.task}, {metric_name(metric)}",
-        "now": task.now[rung],
-        "then": later and later.median,
-        "then_low": later and later.low,
-        "then_high": later and later.high,
-        "no_forecast": "" if later else task.refusals.get(rung, task.describe()),
-    }
+def _make_row(
+    title: str, rung: str, measure: str, now: float, later: Interval | None, **more: Any
+) -> Row:
+    then = {"then": None, "then_low": None, "then_high": None}
+    if later:
+        then = {"then": later.median, "then_low": later.low, "then_high": later.high}
+    return {"with": title, "rung": rung, "measure": measure, "now": now, **then, **more}
 
 
 def _draw(
     points: Sequence[Point],
     tables: Mapping[str, Sequence[RungForecast]],
     crossings: Mapping[str, Sequence[Crossing]],
-    looks: Mapping[str, Series],
+    looks: Looks,
     *,
     narrow: bool,
 ) -> bytes | None:
@@ -378,7 +357,7 @@ def _draw_rung(
         if stop <= begin:
             continue
         seconds = np.geomspace(begin, stop, _PLACES)
-        draws = predict_at_seconds(rung.curves, seconds, growth.text)
+        draws = forecasts.predict_at_seconds(rung.curves, seconds, growth.text)
         low, median, high = np.quantile(draws, [0.025, 0.5, 0.975], axis=0)
         label = None if labelled else rung.rung
         axes.plot(seconds, median, color=look.colour, linestyle=line, linewidth=1.6, label=label)
@@ -399,7 +378,7 @@ def _mark_crossings(
         seconds = crossing.seconds.median
         passing = by_name[crossing.passing]
         if {crossing.passing, crossing.passed} <= {*names} and seconds < passing.target.seconds:
-            draws = predict_at_seconds(passing.curves, np.array([seconds]), growth.text)
+            draws = forecasts.predict_at_seconds(passing.curves, np.array([seconds]), growth.text)
             axes.plot(
                 seconds,
                 float(np.median(draws)),

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from rungwise.evaluation.comparison.table import RowDifference, TaskScore
+from rungwise.evaluation.comparison.summary import RowDifference, TaskScore
 from rungwise.evaluation.statistics import Difference, Estimate
-from rungwise.forecast.intervals import Interval
+from rungwise.forecast.curves import Interval
 from rungwise.tasks.scoring.metrics import CORRELATIONS, OWN_UNITS, format_metric
 
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
@@ -43,6 +43,9 @@ class Series:
     colour: str
     marker: str
     line: str
+
+
+Looks = Mapping[str, Series]  # by variant or rung
 
 
 def series(position: int) -> Series:

@@ -24,29 +24,21 @@ from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Cell, Column, MeasuredRung, Suite, SuiteBlock, find_best
 from rungwise.evaluation.suites.items import METRICS, merge_seeds
 from rungwise.evaluation.suites.measure import MeasureConfig
-from rungwise.report import formats, style, tuning
-from rungwise.report.comparison import write_budgets, write_mix, write_table
-from rungwise.report.findings import describe_luck
+from rungwise.report import comparison as sections
+from rungwise.report import findings, formats, style
+from rungwise.report.findings import Inputs, Names
 from rungwise.report.forecast import gather_forecast, gather_questions, write_advice, write_forecast
-from rungwise.report.formats import (
-    Series,
-    format_signed,
-    metric_name,
-    number,
-    p_value,
-    points,
-    series,
-)
-from rungwise.report.page import READING, Page, Row, Section, recipe_text, write_origin, write_page
-from rungwise.report.stage import LADDER_PAGE, LadderConfig, ReportSummary
-from rungwise.report.variants import gather_comparison, input_artifact, name_rungs, rename_variants
+from rungwise.report.formats import Looks
+from rungwise.report.page import READING, Page, Row, Section, write_page
+from rungwise.report.stage import LadderConfig, ReportSummary
 from rungwise.tokenizer import TokenizerSummary
 from rungwise.training.summary import PretrainSummary
 
 TASKS_MEAN = "mean of tasks"
 _FEW = 10  # equal test examples, too few to tell much
 _WIDER = 1.15  # half a bar, relative to the farthest end of an interval
-Looks = Mapping[str, Series]
+Rungs = Sequence[MeasuredRung]
+Columns = Sequence[Column]
 Suites = dict[str, tuple[Suite, list[MeasuredRung]]]  # by name, with the rungs that answered
 
 
@@ -54,18 +46,18 @@ def write_ladder(
     config: LadderConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> ReportSummary:
     """Write the page about all stages of the experiment, by their titles, and claims."""
-    rungs, comparison = gather_rungs(inputs, config.measured), gather_comparison(inputs)
-    names = name_rungs(rungs)
+    rungs, comparison = gather_rungs(inputs, config.measured), findings.gather_comparison(inputs)
+    names = findings.name_rungs(rungs)
     rungs = [
         replace(rung, name=names[rung.name], also=tuple(names[each] for each in rung.also))
         for rung in rungs
     ]
-    comparison = rename_variants(comparison, names)
+    comparison = findings.rename_variants(comparison, names)
     all_names = [rung.name for rung in rungs] + [*comparison.variants, *comparison.rivals]
-    looks = {name: series(place) for place, name in enumerate(dict.fromkeys(all_names))}
+    looks = {name: formats.series(place) for place, name in enumerate(dict.fromkeys(all_names))}
     comparison = replace(comparison, looks=looks)
-    judgement = rename_variants(ClaimsSummary.of(inputs["claims"]), names)
-    searches = tuning.gather_searches(inputs, looks, names)
+    judgement = findings.rename_variants(ClaimsSummary.of(inputs["claims"]), names)
+    searches = sections.gather_searches(inputs, looks, names)
     tuned_on_text = frozenset(each.rung for each in searches if each.summary.on_held_out)
     suites = _gather_suites(rungs)
     evaluations = [task.evaluation for task in comparison.tasks]
@@ -76,15 +68,14 @@ def write_ladder(
     tests = select_tested(judgement.claims)
     claims_section = write_claims(
         judgement,
-        tuning.list_untuned(searches, judgement),
+        sections.list_untuned(searches, judgement),
         gather_verdicts(inputs, config.claims_at),
         more.chances(judgement.claims) if more else {},
     )
     once = any(claim.pretrainings == 1 for claim in judgement.claims)
-    luck = describe_luck(judgement.seeds) if judgement.seeds and once else ""
+    luck = findings.describe_luck(judgement.seeds) if judgement.seeds and once else ""
     reading = {"comparison": comparison, "searches": searches, "luck": luck, "claims": tests}
-    ladder_table = write_table(inputs, comparison, names, is_ladder=True)
-    recipe = recipe_text(context.recipe)
+    ladder_table = sections.write_table(inputs, comparison, names, is_ladder=True)
     lede = [each.sentence() for each in questions]
     lede += [count_verdicts(judgement.claims)] if tests else []
     for gap, reason in config.gaps.items():
@@ -92,7 +83,6 @@ def write_ladder(
         lede.append(f"{gap[0].upper()}{gap[1:]} is left out: {reason}.")
     page = Page(
         kind="ladder",
-        file=LADDER_PAGE,
         workflow="ladder",
         lede=lede,
         budget=_describe_budget(inputs, rungs),
@@ -102,17 +92,16 @@ def write_ladder(
             write_forecast(more, looks, metrics) if more else None,
             claims_section if tests else None,
             _write_history(rungs, columns, looks, ladder_table is not None),
-            tuning.write_tuning(searches, names=(r.name for r in rungs)),
+            sections.write_tuning(searches, names=(r.name for r in rungs)),
             *_write_suites(suites, looks),
             ladder_table,
-            write_budgets(comparison),
-            write_mix(comparison),
+            sections.write_budgets(comparison),
+            sections.write_mix(comparison),
             None if tests else claims_section,
             Section("reading", READING, reading),
-            write_origin(inputs, recipe, "ladder"),
         ],
     )
-    summary = write_page(page, config.title, inputs, recipe, output)
+    summary = write_page(page, config.title, inputs, context.recipe, output)
     choice = questions[0].choice if questions else None
     recommended = [
         rung.measured[0].record["inputs"]["pretrain"]["fingerprint"]
@@ -122,9 +111,7 @@ def write_ladder(
     return summary.model_copy(update={"recommended": next(iter(recommended), None)})
 
 
-def gather_rungs(
-    inputs: Mapping[str, Artifact], measured: Mapping[str, tuple[str, ...]]
-) -> list[MeasuredRung]:
+def gather_rungs(inputs: Inputs, measured: Mapping[str, tuple[str, ...]]) -> list[MeasuredRung]:
     """The rungs by year, then in the order of the recipe; names in `measured` with the same first
     measure stage are one rung."""
     names: dict[str, list[str]] = {}
@@ -136,14 +123,14 @@ def gather_rungs(
     for title, (name, *also) in names.items():
         artifact = inputs[title]
         seeds = tuple(inputs[each] for each in titles[title])
-        pretrain = input_artifact(artifact, "pretrain", inputs)
+        pretrain = findings.input_artifact(artifact, "pretrain", inputs)
         tokenizer = artifact.record["inputs"]["tokenizer"]["fingerprint"]
         summaries = PretrainSummary.of(pretrain), seeds, merge_seeds(seeds), tokenizer
         rungs.append(MeasuredRung(name, tuple(also), *summaries))
     return sorted(rungs, key=lambda rung: rung.pretrain.origin.year)
 
 
-def _gather_suites(rungs: Sequence[MeasuredRung]) -> Suites:
+def _gather_suites(rungs: Rungs) -> Suites:
     suites: Suites = {}
     for rung in rungs:
         config = MeasureConfig.model_validate(rung.measured[0].record["config"])
@@ -173,7 +160,7 @@ def _gather_columns(
     ]
     if averages:
         means = {name: Cell(mean) for name, mean in averages.items()}
-        metrics = list(dict.fromkeys(metric_name(task.metric) for task in tasks))
+        metrics = list(dict.fromkeys(formats.metric_name(task.metric) for task in tasks))
         under = f"{' and '.join(metrics)} of {format_count(len(tasks), 'task')}"
         meaning = f"how well the model does after learning from labelled examples, {under}"
         rivals = {
@@ -186,9 +173,7 @@ def _gather_columns(
     return columns
 
 
-def _write_picture(
-    rungs: Sequence[MeasuredRung], columns: Sequence[Column], looks: Looks
-) -> Section | None:
+def _write_picture(rungs: Rungs, columns: Columns, looks: Looks) -> Section | None:
     """How well text is predicted, and what else was learnt: the mean of tasks, or else the score
     that most rungs have. None if no rung has a score that can be compared."""
     exact = [column for column in columns if any(cell.exact for cell in column.cells.values())]
@@ -202,9 +187,7 @@ def _write_picture(
     return Section("picture", "The ladder", {"learnt": scores}, plots)
 
 
-def draw_ladder(
-    rungs: Sequence[MeasuredRung], columns: Sequence[Column], looks: Looks, *, narrow: bool = False
-) -> bytes:
+def draw_ladder(rungs: Rungs, columns: Columns, looks: Looks, *, narrow: bool = False) -> bytes:
     """The ladder as a picture: a mark for each model, the newest on top, further to the right the
     more it learnt; a panel for each score."""
     values = [
@@ -236,9 +219,7 @@ def draw_ladder(
     return style.png(figure)
 
 
-def _write_history(
-    rungs: Sequence[MeasuredRung], columns: Sequence[Column], looks: Looks, has_table: bool
-) -> Section:
+def _write_history(rungs: Rungs, columns: Columns, looks: Looks, has_table: bool) -> Section:
     skipped: dict[tuple[str, str], list[str]] = {}  # rungs, by suite and what they lack for it
     for rung in rungs:
         for lack in rung.measure.passed_over.items():
@@ -259,7 +240,7 @@ def _write_history(
     return Section("history", "All scores", fields, csv=csv)
 
 
-def make_row(rung: MeasuredRung, columns: Sequence[Column]) -> Row:
+def make_row(rung: MeasuredRung, columns: Columns) -> Row:
     trained, model = rung.pretrain, rung.pretrain.model
     row: Row = {
         "rung": rung.name,
@@ -292,16 +273,17 @@ def _write_suites(suites: Suites, looks: Looks) -> list[Section]:
     ]
 
 
-def _describe_budget(inputs: Mapping[str, Artifact], rungs: Sequence[MeasuredRung]) -> str:
+def _describe_budget(inputs: Inputs, rungs: Rungs) -> str:
     corpus = CorpusSummary.of(inputs["corpus"])
     counts = sorted({rung.pretrain.tokens for rung in rungs})
     tokens = " to ".join(dict.fromkeys(map(formats.compact, (counts[0], counts[-1]))))
-    vocabulary = number(TokenizerSummary.of(inputs["tokenizer"]).vocab_size)
+    train, held_out = map(formats.number, (corpus.documents.train, corpus.documents.validation))
+    vocabulary = formats.number(TokenizerSummary.of(inputs["tokenizer"]).vocab_size)
     seconds = sum(artifact.record["seconds"] for artifact in inputs.values())
     return (
-        f"All of this holds at this size: {number(corpus.documents.train)} documents "
-        f"({corpus.amount(formats.compact)}) for training, {number(corpus.documents.validation)} "
-        f"held out; vocabulary {vocabulary}; {len(rungs)} rungs, {tokens} tokens each; "
+        f"All of this holds at this size: {train} documents ({corpus.amount(formats.compact)}) for "
+        f"training, {held_out} held out; vocabulary {vocabulary}; {len(rungs)} rungs, {tokens} "
+        "tokens each; "
         f"{formats.duration(seconds)} in all stages together."
     )
 
@@ -336,9 +318,7 @@ def select_tested(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
     return sorted(tests, key=lambda claim: VERDICTS.index(claim.verdict))
 
 
-def gather_verdicts(
-    inputs: Mapping[str, Artifact], titles: Mapping[str, str]
-) -> dict[str, dict[str, str]]:
+def gather_verdicts(inputs: Inputs, titles: Names) -> dict[str, dict[str, str]]:
     """The verdicts of each claim that was tested, by the parts of the ladder with these titles."""
     verdicts: dict[str, dict[str, str]] = {}
     for part, title in titles.items():
@@ -369,14 +349,15 @@ def _describe_pretrainings(claim: ClaimResult) -> str:
 def _describe_chance(claim: ClaimResult) -> str:
     """The corrected p of a claim, and why an interval off the line may still decide nothing."""
     assert claim.p_holm is not None
-    text = f"{p_value(claim.p_holm)} after correction for all claims tested"
+    text = f"{formats.p_value(claim.p_holm)} after correction for all claims tested"
     if claim.verdict != "undecided":
         return text
     if any(each.verdict in ("confirmed", "contradicted") for each in claim.comparisons):
         text += "; an interval beside the line is not enough among so many"
     effective = min(each.effective or math.inf for each in claim.comparisons)
     if effective < _FEW:
-        text += f"; test examples weigh so unequally that they count as {number(effective, 1)}"
+        count = formats.number(effective, 1)
+        text += f"; test examples weigh so unequally that they count as {count}"
     return text
 
 
@@ -412,8 +393,8 @@ def _words(result: ComparisonResult, value: float) -> str:
 
 def _number(result: ComparisonResult, value: float) -> str:
     if result.scale == "log":
-        return number(math.exp(value), 2)
-    return points(value) if _is_in_points(result) else format_signed(value)
+        return formats.number(math.exp(value), 2)
+    return formats.points(value) if _is_in_points(result) else formats.format_signed(value)
 
 
 def _is_in_points(result: ComparisonResult) -> bool:
@@ -422,7 +403,7 @@ def _is_in_points(result: ComparisonResult) -> bool:
 
 def describe_comparison(result: ComparisonResult) -> str:
     """`perplexity: gpt - lstm`."""
-    metric = metric_name(result.metric or "accuracy")
+    metric = formats.metric_name(result.metric or "accuracy")
     of = formats.spoken(result.of)
     subject = of if of in (TASKS, metric) else f"{of}, {metric}"
     terms = sorted(result.terms.items(), key=lambda term: -term[1])  # positive terms first

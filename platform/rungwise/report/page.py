@@ -13,16 +13,14 @@ import yaml
 from markupsafe import Markup
 
 from rungwise.core.configuration.secrecy import redact
-from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes
 from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.report import formats
+from rungwise.report.findings import Inputs, input_artifact, select_stage
 from rungwise.report.stage import ReportSummary
-from rungwise.report.variants import input_artifact, select_stage
 from rungwise.serving.stage import RegisterSummary
-from rungwise.training.summary import PretrainSummary
 
 Row = dict[str, Any]
 READING = "How sure is this?"  # the fine print of all statistics of a page, folded
@@ -56,19 +54,24 @@ class Section:
         return Markup(template.render(fields))  # the template has escaped it
 
 
+# The models that a run registers, each with the evaluation that it comes from.
+Registered = Sequence[tuple[RegisterSummary, EvaluateSummary]]
+
+
 @dataclass(frozen=True)
 class Page:
     """A page of a `kind`, report or ladder, that a `workflow` ends with. `lede` are its verdicts,
     which look as `standing` says and are the headline of the run; `budget` is the size at which
-    they hold. None stands for a section of stages that are missing."""
+    they hold. None stands for a section of stages that are missing. `tokens` were read."""
 
     kind: str
-    file: str
     workflow: str
     lede: Sequence[str]
     sections: Sequence[Section | None]
     standing: str = ""
     budget: str = ""
+    registered: Registered = ()
+    tokens: int = 0
 
 
 def environment() -> jinja2.Environment:
@@ -88,13 +91,13 @@ def environment() -> jinja2.Environment:
 
 
 def write_page(
-    page: Page, title: str | None, inputs: Mapping[str, Artifact], recipe: str, output: Folder
+    page: Page, title: str | None, inputs: Inputs, settings: Mapping[str, Any], output: Folder
 ) -> ReportSummary:
-    """Write the page, the plots and tables of its sections, and the recipe that rebuilds them;
-    `title` defaults to the label of the run."""
-    templates, last = environment(), list(inputs.values())[-1]
+    """Write the page, the plots and tables of its sections, and the recipe that rebuilds them, with
+    these `settings`; `title` defaults to the label of the run."""
+    templates, last, recipe = environment(), list(inputs.values())[-1], recipe_text(settings)
     html, plots, csv = [], {}, {}
-    for section in filter(None, page.sections):
+    for section in filter(None, [*page.sections, _write_origin(page, inputs, recipe)]):
         files = {f"{name}.csv": csv_bytes(rows) for name, rows in section.csv.items() if rows}
         html.append((section, section.render(templates, page.kind), list(files)))
         plots |= section.pictures
@@ -102,36 +105,27 @@ def write_page(
     whole = templates.get_template("frame.html.j2").render(
         page=page, title=title or last.label, sections=html, finished=last.record["finished"]
     )
-    texts = {page.file: whole, "recipe.yaml": recipe}
-    files = {name: text.encode("utf-8") for name, text in texts.items()} | plots | csv
-    for name, data in files.items():
-        output.write_bytes(name, data)
+    name = f"{page.kind}.html"
+    texts = {name: whole, "recipe.yaml": recipe}
+    files = {file: text.encode("utf-8") for file, text in texts.items()} | plots | csv
+    for file, data in files.items():
+        output.write_bytes(file, data)
     headline = " ".join(page.lede) or "no model has a score"
-    return ReportSummary(page=page.file, show=tuple(files), headline=headline)
-
-
-Registered = Sequence[tuple[RegisterSummary, EvaluateSummary]]
+    return ReportSummary(page=name, show=tuple(files), headline=headline)
 
 
 def recipe_text(recipe: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=100)
 
 
-def list_registered(inputs: Mapping[str, Artifact]) -> Registered:
-    models = []
-    for artifact in select_stage(inputs, "register").values():
-        evaluate = input_artifact(artifact, "evaluate", inputs)
-        models.append((RegisterSummary.of(artifact), EvaluateSummary.of(evaluate)))
-    return models
+def list_registered(inputs: Inputs) -> Registered:
+    return [
+        (RegisterSummary.of(each), EvaluateSummary.of(input_artifact(each, "evaluate", inputs)))
+        for each in select_stage(inputs, "register").values()
+    ]
 
 
-def write_origin(
-    inputs: Mapping[str, Artifact],
-    recipe: str,
-    workflow: str,
-    registered: Registered = (),
-    pretrain: PretrainSummary | None = None,
-) -> Section:
+def _write_origin(page: Page, inputs: Inputs, recipe: str) -> Section:
     """The section. Secrets are cut from the recipe and the sources; names of labels are data."""
     stages = [
         {
@@ -151,12 +145,12 @@ def write_origin(
     fields = {
         "stages": stages,
         "root": list(inputs.values())[-1].folder.uri.rsplit("/", 2)[0],
-        "registered": registered,
-        "workflow": workflow,
+        "registered": page.registered,
+        "workflow": page.workflow,
         "recipe": redact(recipe),
         "corpus": corpus,
         "dropped": sorted(corpus.dropped.items(), key=lambda item: -item[1]),
-        "tokens": pretrain.tokens if pretrain else 0,
+        "tokens": page.tokens,
         "sources": [redact(source) for source in describe_sources(inputs["corpus"])],
     }
     return Section("origin", "Provenance", fields, csv={"stages": stages})

@@ -10,31 +10,18 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count, list_first
-from rungwise.evaluation import examples as shown
-from rungwise.evaluation.examples import Examples, gather_examples
+from rungwise.evaluation import examples
 from rungwise.models.losses.objectives import Objective
-from rungwise.report import findings, formats, style, tuning
-from rungwise.report.comparison import (
-    write_budgets,
-    write_comparison,
-    write_errors,
-    write_mix,
-    write_table,
-)
+from rungwise.models.trained.capabilities import BlankLogits, NextTokenLogits, WordVectors
+from rungwise.report import comparison as sections
+from rungwise.report import findings, formats, style
+from rungwise.report.findings import Inputs
 from rungwise.report.formats import number
-from rungwise.report.page import (
-    READING,
-    Page,
-    Section,
-    list_registered,
-    recipe_text,
-    write_origin,
-    write_page,
-)
-from rungwise.report.stage import REPORT_PAGE, ReportConfig, ReportSummary
-from rungwise.report.variants import gather_comparison, name_variants, rename_variants, select_stage
-from rungwise.tokenizer import load_tokenizer
+from rungwise.report.page import READING, Page, Section, list_registered, write_page
+from rungwise.report.stage import ReportConfig, ReportSummary
+from rungwise.tokenizer import load_tokenizer, special_ids
 from rungwise.training.initial import INITIAL
+from rungwise.training.pretrained import load_model
 from rungwise.training.summary import GradientRun, PretrainSummary
 
 _MOST_STEPS = 12
@@ -49,20 +36,11 @@ def write_report(
     config: ReportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> ReportSummary:
     """Write the page, the plots, the tables and the recipe that rebuilds them."""
-    pretrain, comparison = PretrainSummary.of(inputs["pretrain"]), gather_comparison(inputs)
-    variants = name_variants(inputs)
+    pretrain = PretrainSummary.of(inputs["pretrain"])
+    comparison, variants = findings.gather_comparison(inputs), findings.name_variants(inputs)
     looks = {variants.get(name, name): look for name, look in comparison.looks.items()}
-    comparison = replace(rename_variants(comparison, variants), looks=looks)
+    comparison = replace(findings.rename_variants(comparison, variants), looks=looks)
     objective = pretrain.model.objective(pretrain.objective)
-    examples = gather_examples(
-        inputs["pretrain"],
-        inputs["corpus"],
-        load_tokenizer(inputs["tokenizer"].folder),
-        config.fill_in_examples,
-        config.continuations,
-        config.neighbours,
-        config.seed,
-    )
     verdict, standing = findings.judge_tasks(comparison)
     learnt = findings.describe_learning(pretrain, objective)
     tasks, names = comparison.tasks, comparison.variants
@@ -70,12 +48,9 @@ def write_report(
     losses = [findings.describe_rival(task) for task in tasks if len(tasks) == 1 and not wins]
     verdicts = [verdict] if verdict else findings.describe_scores(comparison)
     guesses = findings.describe_guesses(pretrain, objective)
-    searches = tuning.gather_searches(inputs, looks, variants)
+    searches = sections.gather_searches(inputs, looks, variants)
     luck = findings.describe_luck(len(tasks[0].evaluation.seeds)) if tasks else ""
     reading = {"comparison": comparison, "searches": searches, "luck": luck, "claims": ()}
-    registered = rename_variants(tuple(list_registered(inputs)), variants)
-    recipe = recipe_text(context.recipe)
-    workflow = "finetune" if tasks else "pretrain"
     training = {
         "objective": objective,
         "pretrain": pretrain,
@@ -91,32 +66,32 @@ def write_report(
     }
     loss = {
         "by_frequency": _begins_at_frequencies(pretrain, inputs["pretrain"], objective),
-        "first": names[0] if names and len(select_stage(inputs, "pretrain")) > 1 else "",
+        "first": names[0] if names and len(findings.select_stage(inputs, "pretrain")) > 1 else "",
         "from_weights": INITIAL in inputs["pretrain"].record["inputs"],
         "chosen": any(each.summary.on_held_out for each in searches),  # as the best of several
     }
     page = Page(
         kind="report",
-        file=REPORT_PAGE,
-        workflow=workflow,
+        workflow="finetune" if tasks else "pretrain",
         lede=[*wins, *verdicts, *filter(None, losses)] or [*guesses, learnt],
         standing="" if wins else standing,
         sections=[
             Section("result", "Result", training | result),
-            write_comparison(comparison),
-            write_errors(inputs, variants),
-            write_table(inputs, comparison, variants),
-            write_budgets(comparison),
-            write_mix(comparison),
-            tuning.write_tuning(searches, tuning.gather_sweeps(inputs, variants), names=names),
+            sections.write_comparison(comparison),
+            sections.write_errors(inputs, variants),
+            sections.write_table(inputs, comparison, variants),
+            sections.write_budgets(comparison),
+            sections.write_mix(comparison),
+            sections.write_tuning(searches, sections.gather_sweeps(inputs, variants), names=names),
             write_loss(pretrain, training | loss),
-            *write_examples(examples, pretrain),
+            write_examples(config, inputs, pretrain, objective),
             write_speed(pretrain),
             Section("reading", READING, reading) if tasks or searches else None,
-            write_origin(inputs, recipe, workflow, registered, pretrain),
         ],
+        registered=findings.rename_variants(tuple(list_registered(inputs)), variants),
+        tokens=pretrain.tokens,
     )
-    return write_page(page, config.title, inputs, recipe, output)
+    return write_page(page, config.title, inputs, context.recipe, output)
 
 
 def _begins_at_frequencies(
@@ -214,26 +189,32 @@ def _describe_mishaps(run: GradientRun) -> list[str]:
     return sentences
 
 
-def write_examples(examples: Examples, pretrain: PretrainSummary) -> list[Section]:
-    """A section for each kind of examples that the model has."""
-    sections: list[Section] = []
-    if examples.continuations:
+def write_examples(
+    config: ReportConfig, inputs: Inputs, pretrain: PretrainSummary, objective: Objective
+) -> Section | None:
+    """The section of examples of the kind that the model's capabilities allow, drawn with the seed
+    of `config`; None if there are none."""
+    tokenizer = load_tokenizer(inputs["tokenizer"].folder)
+    model = load_model(inputs["pretrain"], special_ids(tokenizer))
+    texts, seed = examples.draw_texts(inputs["corpus"], config.seed), config.seed
+    letters = {"minimum_letters": examples.MINIMUM_LETTERS}
+    if isinstance(model, BlankLogits):
+        gaps = examples.fill_gaps(model, tokenizer, texts, config.fill_in_examples, seed)
+        fields = {"gaps": gaps, "pretrain": pretrain, "top": examples.TOP, **letters}
+        return Section("blanks", "Fill in the blank", fields) if gaps else None
+    if isinstance(model, NextTokenLogits) and not objective.masks:
+        continued = examples.continue_beginnings(
+            model, tokenizer, texts, config.continuations, seed
+        )
         fields = {
-            "continuations": examples.continuations,
-            "temperature": shown.TEMPERATURE,
-            "longest_prompt": shown.LONGEST_PROMPT,
-            "most_new": shown.MOST_NEW,
+            "continuations": continued,
+            "temperature": examples.TEMPERATURE,
+            "longest_prompt": examples.LONGEST_PROMPT,
+            "most_new": examples.MOST_NEW,
         }
-        sections.append(Section("continuations", "Continuations", fields))
-    if examples.gaps:
-        fields = {
-            "gaps": examples.gaps,
-            "pretrain": pretrain,
-            "minimum_letters": shown.MINIMUM_LETTERS,
-            "top": shown.TOP,
-        }
-        sections.append(Section("blanks", "Fill in the blank", fields))
-    if examples.neighbours:
-        fields = {"neighbours": examples.neighbours, "minimum_letters": shown.MINIMUM_LETTERS}
-        sections.append(Section("neighbours", "Nearest words", fields))
-    return sections
+        return Section("continuations", "Continuations", fields) if continued else None
+    if isinstance(model, WordVectors) and not objective.predicts_text:
+        near = examples.draw_neighbours(model, tokenizer, texts, config.neighbours, seed)
+        fields = {"neighbours": near, **letters}
+        return Section("neighbours", "Nearest words", fields) if near else None
+    return None

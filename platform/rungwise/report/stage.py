@@ -35,6 +35,6 @@ class ReportSummary(Summary):
     recommended: str | None = None
 
 
-REPORT_PAGE, LADDER_PAGE = "report.html", "ladder.html"
+REPORT_PAGE = "report.html"
 REPORT = StageType("report", 11, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
 LADDER = StageType("ladder", 10, LazyFunction("rungwise.report.ladder:write_ladder"), ReportSummary)

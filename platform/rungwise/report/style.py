@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Panel
-from rungwise.report.formats import FAINT, INK, MUTED, Series, scale, score
+from rungwise.report.formats import FAINT, INK, MUTED, Looks, scale, score
 
 DASHED = (0, (4, 3))
 DOTTED = (0, (2, 2))
@@ -77,7 +77,7 @@ def dress(
 
 
 def draw_panels(
-    panels: Sequence[Panel], looks: Mapping[str, Series], columns: int = 3, *, narrow: bool = False
+    panels: Sequence[Panel], looks: Looks, columns: int = 3, *, narrow: bool = False
 ) -> bytes:
     """A picture of panels, with one legend below in the order of `looks`."""
     columns = min(len(panels), 1 if narrow else columns)
@@ -131,7 +131,7 @@ def draw_bars(
     rows: Sequence[str],
     metric: str,
     higher_is_better: bool,
-    looks: Mapping[str, Series],
+    looks: Looks,
     floors: Mapping[str, float],
 ) -> None:
     """Draw a mark for each row that has a value, the first row at the bottom, with interval and

@@ -36,22 +36,20 @@ from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.models.device import use_threads
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.scoring.metrics import format_metric
-from rungwise.tuning.config import (
+from rungwise.tuning.trials import (
+    STATES,
+    Epoch,
     Halving,
     SweepStageConfig,
+    SweepSummary,
+    SweepTrial,
     check_values,
     describe_values,
     draw_trials,
-    resolve_settings,
-)
-from rungwise.tuning.record import (
-    STATES,
-    Epoch,
-    SweepSummary,
-    SweepTrial,
     rank_trials,
     read_record,
     read_records,
+    resolve_settings,
     tabulate,
     trial_name,
     write_record,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rungwise.forecast.laws import Point
+from rungwise.forecast.curves import Point
 from rungwise.pipeline import loading
 from rungwise.pipeline.loading import LoadedCurve
 from rungwise.pipeline.workflow import load_recipe

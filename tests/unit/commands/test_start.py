@@ -14,7 +14,7 @@ from rungwise.core.stages import artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.pipeline import rebuilding
+from rungwise.pipeline import loading
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.stage import TASK
 from tests.commands import environment, execute
@@ -129,7 +129,7 @@ def test_a_run_with_nothing_to_build_imports_nothing_that_builds(tmp_path: Path)
     assert not BUILDING & modules
 
 
-@pytest.mark.parametrize("kind", rebuilding._TYPES.values(), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", loading._TYPES.values(), ids=lambda kind: kind.name)
 def test_the_function_of_a_stage_is_where_it_says(kind: StageType) -> None:
     function = import_function(kind.run)
     assert [*function.__annotations__][:4] == ["config", "inputs", "output", "context"]

@@ -23,7 +23,7 @@ from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.summary import CORPUS
-from rungwise.pipeline import rebuilding
+from rungwise.pipeline import loading
 from tests.conftest import Cli
 
 
@@ -351,10 +351,10 @@ def test_what_changed_since_stands_in_the_way_of_a_rebuild_by_name(tmp_path: Pat
     stage = CORPUS.stage(validate(CorpusConfig, {"sources": [source]}))
     record = {"facts": stage.facts, "config": stage.config.model_dump(mode="json"), "inputs": {}}
     made = Artifact("corpus", stage.fingerprint, Folder.at(tmp_path / "corpus"), record)
-    assert rebuilding.restore_stages([made])[0].fingerprint == stage.fingerprint
+    assert loading.restore_stages([made])[0].fingerprint == stage.fingerprint
     (tmp_path / "a.txt").write_text("Some texd.")
     with pytest.raises(DataError, match=r"cannot be built again, because outside\.sources\.0"):
-        rebuilding.restore_stages([made])
+        loading.restore_stages([made])
 
 
 def test_a_record_that_cannot_be_read_is_one_line(tmp_path: Path, root: Folder, cli: Cli) -> None:

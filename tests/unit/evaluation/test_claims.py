@@ -17,14 +17,15 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import claims as claim_comparisons
-from rungwise.evaluation.comparison import table
 from rungwise.evaluation.comparison.claims import (
     TASKS,
     Claim,
     ClaimComparison,
     ClaimResult,
     ComparisonResult,
+    Runs,
     Verdict,
+    average_tasks,
     decide_claims,
     registered_claims,
 )
@@ -33,9 +34,10 @@ from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,
     PairedDifference,
     PublishedConfig,
+    TableConfig,
     VariantResult,
+    build_table,
 )
-from rungwise.evaluation.comparison.table import Runs, TableConfig, average_tasks
 from rungwise.evaluation.statistics import (
     Difference,
     Error,
@@ -391,7 +393,7 @@ def test_a_sign_agrees_disagrees_or_is_left_open(tmp_path: Path) -> None:
         for task, (first, second) in scores.items()
     }
     inputs["evaluate/down/100"] = evaluated("down", {"bert": [0.6, 0.6], "mlm": [0.5, 0.5]}, 100)
-    summary = table.build_table(config, inputs, Folder.at(tmp_path), Context())
+    summary = build_table(config, inputs, Folder.at(tmp_path), Context())
     steps = {step.task: step for step in summary.differences}
     assert {task: step.sign for task, step in steps.items()} == {
         "down": "agrees",
@@ -414,4 +416,4 @@ def test_rows_and_columns_that_the_table_lacks_are_refused_by_name(tmp_path: Pat
         published=PublishedConfig(table="T7", rows={"bert": "base"}), columns={"x": "CoLA"}
     )
     with pytest.raises(ConfigError, match=r"tasks.x.published is 'CoLA'.*MNLI-m, QNLI"):
-        table.build_table(config, {}, Folder.at(tmp_path), Context())
+        build_table(config, {}, Folder.at(tmp_path), Context())

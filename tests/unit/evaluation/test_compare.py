@@ -18,13 +18,13 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.comparison.claims import read_runs
 from rungwise.evaluation.comparison.compare import compare_variants
 from rungwise.evaluation.comparison.summary import (
     CompareConfig,
     EvaluateSummary,
     independent_scores,
 )
-from rungwise.evaluation.comparison.table import read_runs
 from rungwise.evaluation.statistics import estimate, paired_difference
 from rungwise.serving.predictor import Predictor
 from rungwise.tasks.data.files import add_errors

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rungwise.core.errors import DataError
-from rungwise.evaluation.suites.minimal_pairs import (
+from rungwise.evaluation.suites.language_models import (
     TIES,
     TIES_TO_GOOD,
     MinimalPairsSuite,

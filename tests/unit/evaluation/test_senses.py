@@ -13,16 +13,16 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.storage import outside
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.suites import classifiers, measure, senses
+from rungwise.evaluation.suites import classifiers, measure, states
 from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
-from rungwise.evaluation.suites.senses import (
+from rungwise.evaluation.suites.states import (
     PolysemySuite,
+    ProbeSuite,
     PseudoWordsSuite,
     SensesSuite,
     make_pseudo_words,
 )
-from rungwise.evaluation.suites.states import ProbeSuite
 from rungwise.tokenizer.training import wordpiece
 from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import Table, encoder_rung
@@ -86,17 +86,17 @@ def test_a_static_vector_gets_what_the_most_frequent_sense_gets(folder: Path) ->
 
 def test_bounds_and_damaged_folders(folder: Path) -> None:
     files = outside.list_matching_files([str(folder)], "measure.wsd.path")
-    (word,) = senses.read_words(files, 7)
+    (word,) = states.read_words(files, 7)
     assert word.train.lines == [1, 9, 18, 26, 35, 43, 52]  # 60·i/7, rounded down
     (folder / "bank" / "test.gold.txt").write_text("0\n")
     with pytest.raises(DataError, match="expected a sense for each of the 30 lines"):
-        senses.read_words(files, None)
+        states.read_words(files, None)
     (folder / "bank" / "classes_map.txt").write_text("[]")
     with pytest.raises(DataError, match=r"classes_map\.txt: expected an object of sense by number"):
-        senses.read_words(files, None)
+        states.read_words(files, None)
     (folder / "bank" / "test.gold.txt").unlink()
     with pytest.raises(DataError, match=r"found no test\.gold\.txt"):
-        senses.read_words(outside.list_matching_files([str(folder)], "measure.wsd.path"), None)
+        states.read_words(outside.list_matching_files([str(folder)], "measure.wsd.path"), None)
 
 
 @pytest.mark.parametrize("planted", [0, 2])
@@ -115,7 +115,7 @@ def test_the_mix_finds_the_layer_with_the_classes(planted: int) -> None:
 
 def test_real_words_are_read(real_data: Path) -> None:
     path = str(real_data / "tasks" / "en" / "CoarseWSD-20")
-    words = senses.read_words(outside.list_matching_files([path], "measure.wsd.path"), None)
+    words = states.read_words(outside.list_matching_files([path], "measure.wsd.path"), None)
     assert {word.word: len(word.test.lines) for word in words} == {
         "apple": 1032, "bank": 455, "bass": 1391, "chair": 130, "crane": 157,
         "java": 1929, "mole": 206, "seal": 363, "spring": 457, "trunk": 77,
@@ -149,7 +149,7 @@ def test_one_word_of_a_pair_stands_for_both_in_equally_many_sentences(most: int 
                 assert not {first, second}.intersection((before + after).split())
 
 
-TEXTBOOK = " ".join(o.text for texts, _ in senses.read_textbook().values() for o in texts)
+TEXTBOOK = " ".join(o.text for texts, _ in states.read_textbook().values() for o in texts)
 TEXTBOOK_WORDS = ["[UNK]", *sorted({"the", "to", "bank", "play", *TEXTBOOK.lower().split()})]
 TEXTBOOK_PIECES = wordpiece(
     {word: number for number, word in enumerate(TEXTBOOK_WORDS)}, lowercase=True
@@ -233,7 +233,7 @@ def test_paths_are_digests_and_no_part_of_the_config(files: dict[str, str], tmp_
 
 
 def test_the_textbook_is_read() -> None:
-    sentences, meant = senses.read_textbook()["bank"]
+    sentences, meant = states.read_textbook()["bank"]
     words = [each.text[first:end] for each in sentences for first, end in each.words]
     assert words == ["banks", "bank", "bank", "bank"]
     assert meant == ["river", "river", "money", "money"]
@@ -252,7 +252,7 @@ def test_equally_near_occurrences_share_the_credit() -> None:
     cosines = np.array(
         [[1, 0.2, 0.9, 0.1], [0.2, 1, 0.2, 0.2], [0.9, 0.2, 1, 0.9], [0.1, 0.2, 0.9, 1]]
     )
-    credits = [senses.nearest_credit(cosines, names, place) for place in range(4)]
+    credits = [states.nearest_credit(cosines, names, place) for place in range(4)]
     assert credits == [0, 1 / 3, 0.5, 1]
 
 

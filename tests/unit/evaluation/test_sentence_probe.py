@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from rungwise.core.errors import DataError
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.items import Items, contrast, estimate_items
-from rungwise.evaluation.suites.sentences import (
+from rungwise.evaluation.suites.vectors import (
     MAJORITY,
     RANDOM,
     SentenceProbeSuite,

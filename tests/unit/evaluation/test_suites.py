@@ -17,11 +17,16 @@ from scipy import stats
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import list_matching_files
 from rungwise.evaluation.comparison.claims import compare, registered_claims
-from rungwise.evaluation.suites import perplexity
+from rungwise.evaluation.suites import language_models
 from rungwise.evaluation.suites.items import Items
-from rungwise.evaluation.suites.perplexity import PerplexitySuite, SpeedSuite
-from rungwise.evaluation.suites.sentences import RANDOM, SentencesSuite
-from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite, read_pairs
+from rungwise.evaluation.suites.language_models import PerplexitySuite, SpeedSuite
+from rungwise.evaluation.suites.vectors import (
+    RANDOM,
+    AnalogiesSuite,
+    SentencesSuite,
+    SimilaritySuite,
+    read_pairs,
+)
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
@@ -238,7 +243,7 @@ class Reader:
 
 def items(monkeypatch: pytest.MonkeyPatch, takes: Callable[[int], float]) -> list[Items]:
     reader: Any = Reader(takes)
-    monkeypatch.setattr(perplexity.time, "perf_counter", lambda: reader.now)
+    monkeypatch.setattr(language_models.time, "perf_counter", lambda: reader.now)
     rung: Any = SimpleNamespace(model=reader, special=SpecialIds(end=0, ids=(0, 1)))
     suite = SpeedSuite(rounds=4)
     assert suite.serves(rung)

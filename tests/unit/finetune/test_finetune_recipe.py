@@ -15,7 +15,7 @@ from rungwise.finetune.loop import add_gradients, build
 from rungwise.finetune.scoring import class_weights, collate
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind
-from rungwise.tuning.config import check_values
+from rungwise.tuning.trials import check_values
 from tests.toy_sweeps import stage_config
 from tests.toy_tasks import INFO, config_of, stand_in, toy_data
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from rungwise.forecast.intervals import Priors
-from rungwise.forecast.laws import Fitted, Measure, Point
+from rungwise.forecast.curves import Fitted, Measure, Point, Priors
 
 BUDGETS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 LARGEST = 8e6  # tokens of budget 1

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from rungwise.forecast.curves import Increase
 from rungwise.forecast.forecast import backtest, find_crossings, forecast, interpolate
-from rungwise.forecast.laws import Increase
 from tests.unit.forecast.curves import LARGEST, list_points, vague_priors
 
 

@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.curve import POINTS
-from rungwise.forecast.forecast import count_wins, forecast
-from rungwise.forecast.intervals import (
+from rungwise.evaluation.pretrainings import POINTS
+from rungwise.forecast.curves import (
+    Increase,
     Interval,
     Noise,
+    Point,
     draw_curves,
     estimate_noise,
+    grow,
     read_priors,
     weigh_laws,
 )
-from rungwise.forecast.laws import Increase, Point, grow
+from rungwise.forecast.forecast import count_wins, forecast
 from rungwise.report.forecast import gather_forecast
 from tests.unit.forecast.curves import list_points, vague_priors
 from tests.unit.forecast.test_laws import line_law, power_law

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rungwise.forecast.laws import (
+from rungwise.forecast.curves import (
     FIXED,
     LAWS,
     PARAMETERS,

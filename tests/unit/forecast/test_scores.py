@@ -7,9 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rungwise.forecast.forecast import RungForecast, forecast
-from rungwise.forecast.laws import Increase, Point, group_by_rung
-from rungwise.forecast.scores import TaskForecast, fit_lines, forecast_tasks
+from rungwise.forecast.curves import Increase, Point, group_by_rung
+from rungwise.forecast.forecast import (
+    RungForecast,
+    TaskForecast,
+    fit_lines,
+    forecast,
+    forecast_tasks,
+)
 from tests.unit.forecast.curves import LARGEST, list_points, vague_priors
 
 PRIORS = vague_priors(noise=0.002)

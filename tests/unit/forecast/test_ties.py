@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rungwise.forecast.curves import Increase, Noise, Point, tie_levels
 from rungwise.forecast.forecast import forecast
-from rungwise.forecast.intervals import Noise, tie_levels
-from rungwise.forecast.laws import Increase, Point
 from tests.unit.forecast.curves import list_points, vague_priors
 
 PRIORS = replace(vague_priors(0.003), gaps={"gpt": (0.1, 0.02), "rnn": (0.3, 0.05)})

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from rungwise.evaluation.suites import perplexity
+from rungwise.evaluation.suites import language_models
 from rungwise.evaluation.suites.base import Rung
-from rungwise.evaluation.suites.perplexity import HeldOutText, RanksSuite
+from rungwise.evaluation.suites.language_models import HeldOutText, RanksSuite
 from rungwise.instances.batch import CausalBatch
 from rungwise.instances.causal import CorruptedWordsConfig
 from rungwise.instances.masking import Vocabulary
@@ -105,7 +105,7 @@ def test_the_suite_takes_words_evenly_from_documents(monkeypatch: pytest.MonkeyP
     def texts(rung: Any, end: int) -> list[HeldOutText]:
         return [HeldOutText("b", [7, 7, 7, 7], 4), HeldOutText("a", [5, 6], 2)]
 
-    monkeypatch.setattr(perplexity, "held_out_texts", texts)
+    monkeypatch.setattr(language_models, "held_out_texts", texts)
     asked: list[Any] = []
 
     class Model:

@@ -7,7 +7,7 @@ import pytest
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.stage import Stage
-from rungwise.evaluation.curve import CurveConfig, CurveRun, CurveStageConfig
+from rungwise.evaluation.pretrainings import CurveConfig, CurveRun, CurveStageConfig
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.recipe import Recipe
 from rungwise.tokenizer.token_stage import TokensConfig

@@ -16,13 +16,16 @@ from rungwise.core.configuration.config import union_members
 from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import ExpectedText
-from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
-from rungwise.evaluation.suites.perplexity import PerplexitySuite, SpeedSuite
+from rungwise.evaluation.suites.language_models import (
+    MinimalPairsSuite,
+    PerplexitySuite,
+    SpeedSuite,
+)
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline import estimate, workflow
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.estimate import Rates, RunForecast, Work
-from rungwise.pipeline.rebuilding import _TYPES
+from rungwise.pipeline.loading import _TYPES
 from rungwise.training.fit_config import PretrainConfig
 from rungwise.training.summary import GradientRun, PretrainSummary
 from tests.conftest import small_gpt, small_recipe, write_corpus, write_recipe

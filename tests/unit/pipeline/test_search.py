@@ -20,14 +20,14 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
-from rungwise.evaluation.search import SearchSummary, run_search
+from rungwise.evaluation.pretrainings import SearchSummary, run_search
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.search import apply_searches, grow_stages
 from rungwise.pipeline.stages import Grow, chain_stages, pretrain_stages
 from rungwise.pipeline.workflow import plan
 from rungwise.training.config import GradientConfig
 from rungwise.training.fit_config import PretrainStageConfig
-from rungwise.tuning.record import expected_best
+from rungwise.tuning.trials import expected_best
 from tests.conftest import small_gpt, small_recipe, write_corpus
 from tests.report_pages import gradient_run, pretrain_summary
 from tests.summaries import end_stage

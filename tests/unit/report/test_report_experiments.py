@@ -12,14 +12,12 @@ import pytest
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.wording import csv_bytes
 from rungwise.evaluation.comparison import errors
-from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.comparison.table import TableSummary
+from rungwise.evaluation.comparison.summary import EvaluateSummary, TableSummary
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Panel
 from rungwise.report import comparison as results
-from rungwise.report.findings import judge_tasks
+from rungwise.report.findings import gather_comparison, judge_tasks, select_stage
 from rungwise.report.stage import ReportSummary
-from rungwise.report.variants import gather_comparison, select_stage
 from rungwise.tasks.kinds.examples import Text
 from tests.report_experiments import METRICS, Experiment, MadeTask, quickstart, whole
 from tests.report_pages import Page, built, csv_rows, written_page

@@ -15,13 +15,13 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Panel, plot_estimate
-from rungwise.evaluation.suites.perplexity import PerplexitySuite
+from rungwise.evaluation.suites.language_models import PerplexitySuite
 from rungwise.report import style
+from rungwise.report.comparison import gather_searches, list_untuned
 from rungwise.report.forecast import LadderForecast, LadderQuestion
 from rungwise.report.formats import series
 from rungwise.report.ladder import gather_rungs, make_row, write_claims, write_ladder
 from rungwise.report.stage import LadderConfig, ReportSummary
-from rungwise.report.tuning import gather_searches, list_untuned
 from tests import ladders
 from tests.ladders import EVIL, MODELS, NATS
 from tests.report_experiments import Experiment

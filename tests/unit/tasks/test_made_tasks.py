@@ -18,7 +18,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.summary import read_split
-from rungwise.evaluation.suites.minimal_pairs import (
+from rungwise.evaluation.suites.language_models import (
     MinimalPairsSuite,
     alter_sentences,
     held_out_sentences,

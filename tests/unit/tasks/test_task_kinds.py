@@ -15,8 +15,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, check_task
 from rungwise.models.trained.generation import Sampling
 from rungwise.report.comparison import gather_errors, write_comparison
+from rungwise.report.findings import gather_comparison
 from rungwise.report.page import environment
-from rungwise.report.variants import gather_comparison
 from rungwise.serving.predictor import Predictor, try_texts
 from rungwise.tasks.building import build_task
 from rungwise.tasks.config import FilesTaskConfig

@@ -9,9 +9,16 @@ import pytest
 
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.tuning.config import draw_trials, resolve_settings
-from rungwise.tuning.record import Epoch, read_record, read_records, trial_name, write_record
 from rungwise.tuning.running import SweepJob, new_record, play_rounds, train
+from rungwise.tuning.trials import (
+    Epoch,
+    draw_trials,
+    read_record,
+    read_records,
+    resolve_settings,
+    trial_name,
+    write_record,
+)
 from tests.toy_sweeps import score_of, stage_config
 
 BLOCK = {

@@ -12,8 +12,8 @@ from rungwise.core.errors import UserError
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, finetune
-from rungwise.tuning.record import Epoch, SweepTrial, read_record, write_record
 from rungwise.tuning.running import SweepJob, count_concurrent, run_trial, summarise
+from rungwise.tuning.trials import Epoch, SweepTrial, read_record, write_record
 from tests.toy_sweeps import inputs, stage_config, toy
 from tests.toy_tasks import stand_in, toy_data
 

@@ -11,8 +11,14 @@ from scipy import stats
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig
-from rungwise.tuning import SweepConfig, SweepStageConfig, check_space
-from rungwise.tuning.config import TuningConfig, draw_trials, resolve_settings
+from rungwise.tuning.trials import (
+    SweepConfig,
+    SweepStageConfig,
+    TuningConfig,
+    check_space,
+    draw_trials,
+    resolve_settings,
+)
 from tests.toy_sweeps import stage_config
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}

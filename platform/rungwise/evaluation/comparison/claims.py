@@ -1,15 +1,19 @@
 """Claims stage: test the claims of claims.yaml, written before any run, on a ladder's rungs. The p
 of a claim, doubled for two verdicts, is corrected for all claims that were tested (Holm): where
-nothing differs, a page has any verdict in at most 5 of 100 cases."""
+nothing differs, a page has any verdict in at most 5 of 100 cases. Contrasts of variants on tasks
+have the luck of examples, fine-tuning and pretraining."""
 
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, get_args
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.configuration.canonical import fingerprint
@@ -20,16 +24,92 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes
-from rungwise.evaluation.comparison.summary import EvaluateSummary
-from rungwise.evaluation.comparison.table import (
-    Runs,
-    Term,
-    average_tasks,
-    contrast_tasks,
-    read_runs,
-)
-from rungwise.evaluation.statistics import Contrast, Estimate, holm
+from rungwise.evaluation.comparison.errors import run_sums
+from rungwise.evaluation.comparison.summary import EvaluateSummary, independent_scores
+from rungwise.evaluation.statistics import Contrast, Error, Estimate, combine, holm, leave_one_out
 from rungwise.evaluation.suites.items import METRICS, ItemKey, Items, contrast, read_items
+from rungwise.tasks.interface import task_kind
+from rungwise.tasks.kinds.examples import TaskSummary
+from rungwise.tasks.kinds.kind import TaskKind
+from rungwise.tasks.scoring.metrics import metric_range
+
+Term = tuple[float, "Runs"]  # a weight and what it weighs
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a variant on a task: sums (P S, N, k), seed by seed of each pretraining.
+    `pretrained` is the fingerprint of the first one; None for random weights."""
+
+    variant: str
+    kind: TaskKind
+    sums: NDArray[np.float64]
+    pretrainings: int
+    pretrained: str | None
+
+    def values(self) -> list[float]:
+        """Scores without a common luck: per pretraining, or per seed if there is one."""
+        return independent_scores(
+            self.kind.value(self.sums.sum(axis=1)).tolist(), self.pretrainings
+        )
+
+
+def read_runs(evaluation: Artifact, task: Artifact) -> dict[str, Runs]:
+    summary, kind = EvaluateSummary.of(evaluation), task_kind(TaskSummary.of(task).info)
+    sums, runs = run_sums(evaluation, task), {}
+    for name, variant in summary.variants.items():
+        seeds = [row.seed for row in summary.rows if row.variant == name]
+        runs[name] = Runs(
+            variant=name,
+            kind=kind,
+            sums=np.stack([sums[name, seed] for seed in seeds]),
+            pretrainings=summary.pretrainings(name),
+            pretrained=variant.pretraining and variant.pretraining.fingerprint,
+        )
+    return runs
+
+
+def contrast_tasks(tasks: Sequence[Sequence[Term]]) -> Contrast:
+    """A weighted sum of scores, averaged over tasks. Uses of the same pretrainings share its luck,
+    on several tasks too; with one pretraining, runs on a task are paired by their seed."""
+    groups: dict[str, NDArray[np.float64]] = {}
+    names: dict[str | None, str] = {}
+    examples, count = [], 0
+    for place, terms in enumerate(tasks):
+        weights = np.array([weight / len(runs.sums) for weight, runs in terms for _ in runs.sums])
+        kind = terms[0][1].kind
+        error = leave_one_out(
+            np.concatenate([runs.sums for _, runs in terms]),
+            lambda totals, w=weights, k=kind: k.value(totals) @ w,
+        )
+        examples.append(Error(error.size / len(tasks), error.freedom))
+        count += terms[0][1].sums.shape[1]
+        for weight, runs in terms:
+            own = weight / len(tasks) * np.array(runs.values())
+            group = f"task {place}"
+            if runs.pretrainings > 1:  # the group of the variant or its weights on other tasks
+                group = names.get(runs.variant) or names.get(runs.pretrained) or runs.variant
+                names |= {key: group for key in (runs.variant, runs.pretrained) if key is not None}
+            groups[group] = groups.get(group, 0.0) + own
+    trainings = [group.tolist() for group in groups.values()]
+    mean = sum(float(np.mean(each)) for each in trainings)
+    return combine(mean, trainings, examples, count)
+
+
+def average_tasks(tasks: Mapping[str, Mapping[str, Runs]]) -> dict[str, Estimate]:
+    """The mean of every variant that was tried on all tasks, the best first; {} without a task."""
+    if not tasks:
+        return {}
+    common = set.intersection(*(set(runs) for runs in tasks.values()))
+    bounds = [metric_range(next(iter(runs.values())).kind.info.metric) for runs in tasks.values()]
+    means = {
+        variant: contrast_tasks([[(1.0, runs[variant])] for runs in tasks.values()])
+        for variant in common
+    }
+    order = sorted(means, key=lambda variant: -means[variant].mean)
+    low, high = (sum(each) / len(each) for each in zip(*bounds, strict=True))
+    return {variant: means[variant].estimate(low, high) for variant in order}
+
 
 TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
 FEW = "few"  # the smallest label budget

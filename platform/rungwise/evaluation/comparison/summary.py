@@ -1,18 +1,27 @@
-"""The settings of an evaluation and its summary, and published results (published.yaml)."""
+"""The settings of an evaluation and its summary, published results (published.yaml), and the table
+stage: all variants on all tasks, with differences of neighbouring rows (as in Devlin et al. 2019,
+table 5) and whether their signs agree with the published ones."""
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import resources
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import yaml
 from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config, validate
+from rungwise.core.errors import ConfigError
 from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import StageType, Title
 from rungwise.core.stages.summary import Summary, SummaryPart
-from rungwise.evaluation.statistics import Difference, Estimate
+from rungwise.core.storage.folder import Folder
+from rungwise.core.wording import csv_bytes, format_count
+from rungwise.evaluation.statistics import Agreement, Difference, Estimate, holm, sign_agreement
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind
 
@@ -101,6 +110,12 @@ class CompareConfig(Config):
     budget: int | None
     variants: dict[str, FinetuneConfig] = Field(min_length=1)
     evaluate: EvaluateConfig
+
+
+def input_name(stage: str, variant: str, seed: int | None = None) -> str:
+    """The name of the input from `stage` for a variant; `seed` indexes the pretrainings after the
+    first."""
+    return str(Title(stage, variant=variant, seed=seed))
 
 
 class SeedRow(SummaryPart):
@@ -273,3 +288,137 @@ EVALUATE = StageType(
     EvaluateSummary,
     resumes=True,
 )
+
+
+class TableConfig(Config):
+    published: PublishedConfig | None
+    columns: dict[str, str | None]  # of the published table, by task
+
+
+class TaskScore(SummaryPart):
+    """The judged test score of a variant or a rival on a task, and the best trivial baseline."""
+
+    task: str
+    variant: str
+    metric: str
+    mean: float
+    low: float
+    high: float
+    count: int
+    baseline: str | None
+    baseline_score: float | None
+
+
+class RowDifference(SummaryPart):
+    """A variant minus the one above it: Student's t interval over seeds and bootstrap interval.
+    `p_holm` is the bootstrap's `p` corrected for all differences of the table."""
+
+    task: str
+    variant: str
+    minus: str
+    mean: float
+    low: float
+    high: float
+    count: int
+    bootstrap_low: float
+    bootstrap_high: float
+    p: float
+    p_holm: float
+    published_points: float | None
+    sign: Agreement | None
+
+
+class Reference(SummaryPart):
+    table: str
+    source: str
+
+
+class TableSummary(Summary):
+    scores: tuple[TaskScore, ...]
+    differences: tuple[RowDifference, ...]
+    published: Reference | None
+
+
+def build_table(
+    config: TableConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+) -> TableSummary:
+    """Write `table.csv` and `differences.csv`."""
+    if config.published is not None:
+        columns = TABLES[config.published.table].columns
+        for task, column in config.columns.items():
+            if column is not None and column not in columns:
+                raise ConfigError(
+                    f"tasks.{task}.published is {column!r}, which {config.published.table} lacks; "
+                    f"it has: {', '.join(columns)}"
+                )
+    evaluations = [EvaluateSummary.of(artifact) for artifact in inputs.values()]
+    whole = [each for each in evaluations if each.budget is None]
+    scores = [score for each in whole for score in _task_scores(each)]
+    rows = [row for each in whole for row in _row_differences(config, each)]
+    ps = holm([row.p for row in rows])  # all rows are one family of comparisons
+    differences = [row.model_copy(update={"p_holm": p}) for row, p in zip(rows, ps, strict=True)]
+    for name, rows in (("table", scores), ("differences", differences)):
+        output.write_bytes(f"{name}.csv", csv_bytes([row.model_dump() for row in rows]))
+    signs = [row.sign for row in differences if row.sign is not None]
+    agree = signs.count("agrees")
+    resolved = agree + signs.count("disagrees")
+    agreement = f"; of {len(signs)} published differences {resolved} resolved here, {agree} agree"
+    variants = {name for each in whole for name in each.variants}
+    table = config.published and config.published.table
+    return TableSummary(
+        scores=tuple(scores),
+        differences=tuple(differences),
+        published=table and Reference(table=table, source=TABLES[table].source),
+        show=("table.csv", "differences.csv"),
+        headline=f"{format_count(len(variants), 'variant')}, {format_count(len(whole), 'task')}"
+        + agreement * bool(signs),
+    )
+
+
+TABLE = StageType("table", 7, build_table, TableSummary)
+
+
+def _task_scores(evaluation: EvaluateSummary) -> list[TaskScore]:
+    baseline, value = evaluation.best_trivial() or (None, None)
+    own: dict[str, Any] = {"task": evaluation.task, "metric": evaluation.metric}
+    own |= {"baseline": baseline, "baseline_score": value}
+    return [
+        TaskScore(variant=name, **asdict(estimate), **own)
+        for name, estimate in evaluation.estimates().items()
+    ]
+
+
+def _row_differences(config: TableConfig, evaluation: EvaluateSummary) -> list[RowDifference]:
+    pairs = {(each.first, each.second): each for each in evaluation.differences}
+    rows = []
+    for above, name in itertools.pairwise(evaluation.variants):
+        pair = pairs[above, name]  # above minus name: negated below
+        seeds, bootstrap = pair.seeds, pair.bootstrap
+        own = Estimate(0.0 - seeds.mean, -seeds.high, -seeds.low, seeds.count)
+        published = _published_points(config, evaluation.task, above, name)
+        rows.append(
+            RowDifference(
+                task=evaluation.task,
+                variant=name,
+                minus=above,
+                **asdict(own),
+                bootstrap_low=-bootstrap.high,
+                bootstrap_high=-bootstrap.low,
+                p=bootstrap.p,
+                p_holm=bootstrap.p,
+                published_points=published,
+                sign=None if published is None else sign_agreement(published, own),
+            )
+        )
+    return rows
+
+
+def _published_points(config: TableConfig, task: str, above: str, name: str) -> float | None:
+    column = config.columns.get(task)
+    if config.published is None or column is None:
+        return None
+    rows, table = config.published.rows, TABLES[config.published.table]
+    if above not in rows or name not in rows:
+        return None
+    old, new = table.value(rows[above], column), table.value(rows[name], column)
+    return None if old is None or new is None else round(new - old, 1)

@@ -11,35 +11,26 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
+from rungwise.evaluation.suites import language_models, states, vectors
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.items import ITEMS, Items, MeasureSummary, encode_items, score_items
-from rungwise.evaluation.suites.minimal_pairs import MinimalPairsSuite
-from rungwise.evaluation.suites.perplexity import PerplexitySuite, RanksSuite, SpeedSuite
-from rungwise.evaluation.suites.senses import PolysemySuite, PseudoWordsSuite, SensesSuite
-from rungwise.evaluation.suites.sentences import (
-    SentenceProbeSuite,
-    SentencePropertiesSuite,
-    SentencesSuite,
-)
-from rungwise.evaluation.suites.states import ProbeSuite
-from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite
 from rungwise.models.device import keep_freed_memory
 from rungwise.tasks.scoring.metrics import format_metric
 
 SuiteConfig = Annotated[
-    PerplexitySuite
-    | RanksSuite
-    | MinimalPairsSuite
-    | SimilaritySuite
-    | AnalogiesSuite
-    | SentencesSuite
-    | SentenceProbeSuite
-    | SentencePropertiesSuite
-    | SensesSuite
-    | PseudoWordsSuite
-    | PolysemySuite
-    | ProbeSuite
-    | SpeedSuite,
+    language_models.PerplexitySuite
+    | language_models.RanksSuite
+    | language_models.MinimalPairsSuite
+    | vectors.SimilaritySuite
+    | vectors.AnalogiesSuite
+    | vectors.SentencesSuite
+    | vectors.SentenceProbeSuite
+    | vectors.SentencePropertiesSuite
+    | states.SensesSuite
+    | states.PseudoWordsSuite
+    | states.PolysemySuite
+    | states.ProbeSuite
+    | language_models.SpeedSuite,
     Field(discriminator="kind"),
 ]
 
