@@ -200,7 +200,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class BootstrapDraws:
+class Bootstrap:
     """A metric of a variant's runs: as observed (S,), and over draws of test examples (R, S)."""
 
     observed: NDArray[np.floating]
@@ -209,7 +209,7 @@ class BootstrapDraws:
 
 def draw_values(
     variants: Sequence[Sums], value: Callable[[Sums], Sums], seed: int, resamples: int = 10_000
-) -> list[BootstrapDraws]:
+) -> list[Bootstrap]:
     """The draws of each variant. Its runs hold per-example sums (S, N, k), such as true positives,
     and all see the same drawn examples; `value` maps summed rows (..., k) to the metric (...)."""
     sums = np.concatenate(variants).astype(np.float64)  # (U, N, k), the runs of all variants
@@ -224,15 +224,11 @@ def draw_values(
     ends = np.cumsum([len(each) for each in variants])[:-1]
     observed = np.split(value(sums.sum(axis=1)), ends)
     by_variant = np.split(np.concatenate(resampled), ends, axis=1)
-    return [BootstrapDraws(*each) for each in zip(observed, by_variant, strict=True)]
+    return [Bootstrap(*each) for each in zip(observed, by_variant, strict=True)]
 
 
 def paired_draws(
-    first: BootstrapDraws,
-    second: BootstrapDraws,
-    seed: int,
-    within: Range = _ANY,
-    pretrainings: int = 1,
+    first: Bootstrap, second: Bootstrap, seed: int, within: Range = _ANY, pretrainings: int = 1
 ) -> Difference:
     """The difference of a metric between two variants, over the runs that both have, paired by
     seed, with its percentile interval by bootstrap.

@@ -22,7 +22,7 @@ from rungwise.pipeline.experiment import (
     Candidate,
     Experiment,
     ExperimentVariant,
-    compare_candidates,
+    Planner,
     name_variant,
     plan_experiment,
     resolve_variants,
@@ -233,7 +233,7 @@ def _compare_budgets(
         ]
         if rungs:
             examples: Budgets = {None: whole.inputs["task"]}
-            stages += compare_candidates(graph, recipe, task, rungs, examples, f"{budget:g}")
+            stages += Planner(graph, recipe, ()).compare(task, rungs, examples, f"{budget:g}")
     return stages
 
 

@@ -255,18 +255,6 @@ class Tuned:
         return {name: format_metric(score, summary.metric) for name, score in scores.items()}
 
 
-@dataclass(frozen=True)
-class VariantSweep:
-    """The sweep of one variant on one task. `settings` is the sweep block of the recipe, `again`
-    the mean validation score of the winner with new seeds."""
-
-    task: str
-    variant: str
-    summary: SweepSummary
-    settings: Mapping[str, Any]
-    again: float
-
-
 def gather_searches(inputs: Inputs, looks: Looks, names: Names) -> list[Tuned]:
     """Every search of a run; `names` are those of variants on the page, where they differ."""
     searches = findings.select_stage(inputs, "search")
@@ -278,18 +266,20 @@ def gather_searches(inputs: Inputs, looks: Looks, names: Names) -> list[Tuned]:
     ]
 
 
-def gather_sweeps(inputs: Inputs, names: Names) -> list[VariantSweep]:
-    """Every sweep of a run, in the order of tasks and variants; `names` are those on the page."""
-    sweeps = []
+def gather_sweeps(inputs: Inputs, names: Names) -> list[Row]:
+    """The sweep of each variant on each task, with its `settings` in the recipe, and `again`, the
+    mean validation score of the winner with new seeds; `names` are those on the page."""
+    sweeps: list[Row] = []
     for artifact in findings.select_stage(inputs, "evaluate").values():
         evaluation = EvaluateSummary.of(artifact)
         for variant in evaluation.variants:
             title = input_name("sweep", variant)
             if evaluation.budget is None and title in artifact.record["inputs"]:
                 sweep = findings.input_artifact(artifact, title, inputs)
-                summary, settings = SweepSummary.of(sweep), sweep.record["config"]["sweep"]
-                name, again = names[variant], fmean(evaluation.scores(variant, "validation"))
-                sweeps.append(VariantSweep(evaluation.task, name, summary, settings, again))
+                again = fmean(evaluation.scores(variant, "validation"))
+                row = {"task": evaluation.task, "variant": names[variant], "again": again}
+                settings = sweep.record["config"]["sweep"]
+                sweeps.append(row | {"summary": SweepSummary.of(sweep), "settings": settings})
     return sweeps
 
 
@@ -306,18 +296,19 @@ def list_untuned(searches: Sequence[Tuned], claims: ClaimsSummary) -> dict[str, 
 
 
 def write_tuning(
-    searches: Sequence[Tuned], sweeps: Sequence[VariantSweep] = (), *, names: Iterable[str]
+    searches: Sequence[Tuned], sweeps: Sequence[Row] = (), *, names: Iterable[str]
 ) -> Section | None:
     """The section; None if nothing was tuned. `names` are all rungs or variants."""
     if not searches and not sweeps:
         return None
     tuned = {each.rung for each in searches}
+    gaps = [each["again"] - each["summary"].best_score for each in sweeps]
     fields = {
         "searches": searches,
         "describe_values": describe_values,
         "sweeps": sweeps,
         "untuned": list_first([name for name in names if name not in tuned], _MOST_NAMED),
-        "lost": fmean(each.again - each.summary.best_score for each in sweeps) if sweeps else None,
+        "lost": fmean(gaps) if gaps else None,
     }
     plots = {"expected_best": _draw_expected(searches) if searches else None}
     return Section("tuning", "Tuning", fields, plots)

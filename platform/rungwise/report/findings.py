@@ -21,7 +21,7 @@ from rungwise.evaluation.comparison.summary import (
     input_name,
 )
 from rungwise.evaluation.statistics import false_verdicts, holm
-from rungwise.evaluation.suites.base import MeasuredRung
+from rungwise.evaluation.suites.base import Rungs
 from rungwise.models.config import name_models
 from rungwise.models.losses.objectives import Objective
 from rungwise.report import formats
@@ -161,7 +161,7 @@ def name_variants(inputs: Inputs) -> dict[str, str]:
     return {name: formats.spoken(words) for name, words in name_models(models).items()}
 
 
-def name_rungs(rungs: Sequence[MeasuredRung]) -> dict[str, str]:
+def name_rungs(rungs: Rungs) -> dict[str, str]:
     """The names of a ladder's models as people write them, by variant. Records and files of other
     stages keep the variants' names."""
     models = {

@@ -14,7 +14,7 @@ from rungwise.evaluation.comparison.claims import ClaimResult
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.pretrainings import read_points
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.base import Column, MeasuredRung, Panel, plot_estimate
+from rungwise.evaluation.suites.base import Column, Panel, Rungs, plot_estimate
 from rungwise.evaluation.suites.items import METRICS
 from rungwise.forecast import forecast as forecasts
 from rungwise.forecast.curves import Increase, Interval, Point
@@ -91,7 +91,7 @@ class LadderQuestion:
 
 
 def gather_questions(
-    rungs: Sequence[MeasuredRung], columns: Sequence[Column], comparison: VariantComparison
+    rungs: Rungs, columns: Sequence[Column], comparison: VariantComparison
 ) -> list[LadderQuestion]:
     """The questions that at least two candidates answer: the text, then every task; without any,
     the score that most rungs have."""

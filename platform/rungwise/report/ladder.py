@@ -3,7 +3,7 @@ did not measure has no section. Its claims stand with how far luck may explain t
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
@@ -21,7 +21,15 @@ from rungwise.evaluation.comparison.claims import (
 )
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.statistics import Estimate
-from rungwise.evaluation.suites.base import Cell, Column, MeasuredRung, Suite, SuiteBlock, find_best
+from rungwise.evaluation.suites.base import (
+    Cell,
+    Column,
+    MeasuredRung,
+    Rungs,
+    Suite,
+    SuiteBlock,
+    find_best,
+)
 from rungwise.evaluation.suites.items import METRICS, merge_seeds
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.report import comparison as sections
@@ -37,7 +45,6 @@ from rungwise.training.summary import PretrainSummary
 TASKS_MEAN = "mean of tasks"
 _FEW = 10  # equal test examples, too few to tell much
 _WIDER = 1.15  # half a bar, relative to the farthest end of an interval
-Rungs = Sequence[MeasuredRung]
 Columns = Sequence[Column]
 Suites = dict[str, tuple[Suite, list[MeasuredRung]]]  # by name, with the rungs that answered
 
@@ -361,27 +368,20 @@ def _describe_chance(claim: ClaimResult) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class Effect:
-    """A comparison in words, and as a bar from 0 to 100; right of the threshold, 50, is claimed."""
-
-    value: str
-    interval: str
-    threshold: str
-    at: float
-    low: float
-    high: float
-
-
-def make_effect(result: ComparisonResult) -> Effect:
-    """The bar of a comparison that was made."""
+def make_effect(result: ComparisonResult) -> Row:
+    """A comparison that was made, in words, and as a bar from 0 to 100; right of the threshold, 50,
+    is claimed."""
     assert result.value is not None
     low, high = (result.value if each is None else each for each in (result.low, result.high))
     farthest = max(abs(each - result.threshold) for each in (result.value, low, high))
     half = _WIDER * farthest or 1.0
-    place = [50 + 50 * (each - result.threshold) / half for each in (result.value, low, high)]
+    at, low_end, high_end = (
+        50 + 50 * (each - result.threshold) / half for each in (result.value, low, high)
+    )
     ends = f"[{_number(result, low)}, {_number(result, high)}]" if result.low is not None else ""
-    return Effect(_words(result, result.value), ends, _words(result, result.threshold), *place)
+    words = {"value": _words(result, result.value), "interval": ends}
+    words["threshold"] = _words(result, result.threshold)
+    return {**words, "at": at, "low": low_end, "high": high_end}
 
 
 def _words(result: ComparisonResult, value: float) -> str:

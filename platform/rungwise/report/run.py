@@ -2,9 +2,7 @@
 of the model are computed here. And its sections about pretraining: losses, speed, examples."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
@@ -64,12 +62,20 @@ def write_report(
         "judge": findings.judge,
         "learnt": learnt if objective.predicts_text else "",
     }
-    loss = {
-        "by_frequency": _begins_at_frequencies(pretrain, inputs["pretrain"], objective),
-        "first": names[0] if names and len(findings.select_stage(inputs, "pretrain")) > 1 else "",
-        "from_weights": INITIAL in inputs["pretrain"].record["inputs"],
-        "chosen": any(each.summary.on_held_out for each in searches),  # as the best of several
-    }
+    loss = speed = None  # without steps
+    if run := pretrain.gradient:
+        trained = findings.select_stage(inputs, "pretrain")
+        fields = {
+            "by_frequency": _begins_at_frequencies(pretrain, run, inputs["pretrain"], objective),
+            "first": names[0] if names and len(trained) > 1 else "",
+            "from_weights": INITIAL in inputs["pretrain"].record["inputs"],
+            "chosen": any(each.summary.on_held_out for each in searches),  # as the best of several
+        }
+        plots = {"loss": draw_loss(pretrain, run, objective)}
+        csv = {"training": run.history, "validation": run.validation}
+        loss = Section("loss", "Pretraining loss", training | fields, plots, csv)
+        told = {"setup": _describe_setup(run), "mishaps": _describe_mishaps(run)}
+        speed = Section("speed", "Speed", training | told)
     page = Page(
         kind="report",
         workflow="finetune" if tasks else "pretrain",
@@ -83,9 +89,9 @@ def write_report(
             sections.write_budgets(comparison),
             sections.write_mix(comparison),
             sections.write_tuning(searches, sections.gather_sweeps(inputs, variants), names=names),
-            write_loss(pretrain, training | loss),
+            loss,
             write_examples(config, inputs, pretrain, objective),
-            write_speed(pretrain),
+            speed,
             Section("reading", READING, reading) if tasks or searches else None,
         ],
         registered=findings.rename_variants(tuple(list_registered(inputs)), variants),
@@ -95,25 +101,14 @@ def write_report(
 
 
 def _begins_at_frequencies(
-    pretrain: PretrainSummary, artifact: Artifact, objective: Objective
+    pretrain: PretrainSummary, run: GradientRun, artifact: Artifact, objective: Objective
 ) -> bool:
     """Whether the first loss is that of frequencies, where an output bias may begin, and not that
     of a model to which all tokens are equally likely."""
-    run = pretrain.gradient
-    if run is None or artifact.record["config"]["pretrain"]["output_bias"] != "frequencies":
+    if artifact.record["config"]["pretrain"]["output_bias"] != "frequencies":
         return False
     first = run.validation[0][objective.tokens.loss_key]
     return abs(first - pretrain.unigram_loss) < abs(first - math.log(pretrain.vocab_size))
-
-
-def write_loss(pretrain: PretrainSummary, fields: Mapping[str, Any]) -> Section | None:
-    """The section about the loss; None without steps."""
-    run, objective = pretrain.gradient, pretrain.model.objective(pretrain.objective)
-    if run is None:
-        return None
-    plots = {"loss": draw_loss(pretrain, run, objective)}
-    csv = {"training": run.history, "validation": run.validation}
-    return Section("loss", "Pretraining loss", fields, plots, csv)
 
 
 def draw_loss(pretrain: PretrainSummary, run: GradientRun, objective: Objective) -> bytes:
@@ -147,15 +142,6 @@ def draw_loss(pretrain: PretrainSummary, run: GradientRun, objective: Objective)
     style.dress(rates, x="tokens read (millions)", y="learning rate")
     style.add_legend_below(figure, [axes])
     return style.png(figure)
-
-
-def write_speed(pretrain: PretrainSummary) -> Section | None:
-    """The section about the speed; None without steps."""
-    run = pretrain.gradient
-    if run is None:
-        return None
-    sentences = {"setup": _describe_setup(run), "mishaps": _describe_mishaps(run)}
-    return Section("speed", "Speed", {"pretrain": pretrain, "run": run, **sentences})
 
 
 def _describe_setup(run: GradientRun) -> str:

@@ -445,7 +445,7 @@ def _summarise_variant(
 
 
 def _summarise_rival(
-    run: RivalRun, draws: statistics.BootstrapDraws, settings: summary.EvaluateConfig, metric: str
+    run: RivalRun, draws: statistics.Bootstrap, settings: summary.EvaluateConfig, metric: str
 ) -> summary.RivalResult:
     low, high = np.quantile(draws.resampled, [0.025, 0.975])
     test = run.scores["test"]
@@ -464,7 +464,7 @@ def _summarise_rival(
 def _pair_differences(
     by_variant: Mapping[str, Sequence[SeedResult]],
     rivals: Mapping[str, RivalRun],
-    draws: Mapping[str, statistics.BootstrapDraws],
+    draws: Mapping[str, statistics.Bootstrap],
     info: TaskInfo,
     settings: summary.EvaluateConfig,
 ) -> tuple[summary.PairedDifference, ...]:
@@ -479,7 +479,7 @@ def _pair_differences(
         if other_scores is None:
             runs = len(by_variant[first])
             other_scores = [rivals[second].scores["test"][info.metric]] * runs
-            other = statistics.BootstrapDraws(
+            other = statistics.Bootstrap(
                 np.repeat(other.observed, runs), np.repeat(other.resampled, runs, axis=1)
             )
         runs = min(len(scores[first]), len(other_scores))

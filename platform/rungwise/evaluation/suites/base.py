@@ -123,6 +123,9 @@ class MeasuredRung:
         return [row for row in self.measure.scores if row.suite == suite and row.group is None]
 
 
+Rungs = Sequence[MeasuredRung]
+
+
 @dataclass(frozen=True)
 class Cell:
     """A value with its interval; `exact` unless it is a pseudo-likelihood."""
@@ -153,23 +156,18 @@ class Column:
 
 
 def compare_rungs(
-    rungs: Sequence[MeasuredRung],
-    suite: str,
-    metric: str,
-    part: str = "",
-    *,
-    name: str = "",
-    ranked: bool = True,
-    **more: Any,
+    rungs: Rungs, suite: str, metric: str, part: str = "", *, ranked: bool = True, **more: Any
 ) -> Column:
-    """The column of one value of a suite, a pseudo-likelihood for rungs that have no other."""
+    """The column of one value of a suite, a pseudo-likelihood for rungs that have no other; `more`
+    are further fields, the `name` among them if it is not that of the suite."""
     cells = {}
     for rung in rungs:
         for each in (part, f"{PSEUDO} {part}".strip()):
             if score := rung.measure.value(suite, metric, each):
                 cells[rung.name] = Cell(score.estimate, exact=each == part)
     best = find_best(cells, metric) if ranked else frozenset[str]()
-    return Column(name or suite, part, metric, cells, best, suite, **more)
+    fields = {"name": suite} | more
+    return Column(under=part, metric=metric, cells=cells, best=best, suite=suite, **fields)
 
 
 def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
@@ -228,7 +226,7 @@ class SuiteBlock:
         return {name for by_rung in self.rows.values() for name in by_rung}
 
 
-def tabulate_scores(rungs: Sequence[MeasuredRung], suite: str) -> SuiteBlock:
+def tabulate_scores(rungs: Rungs, suite: str) -> SuiteBlock:
     """The table of all values of a suite: a row for each part and metric."""
     rows: dict[tuple[str, str], dict[str, SuiteScore]] = {}
     for rung in rungs:
@@ -289,11 +287,11 @@ class Suite(Config):
         """About how many tokens a model reads for it. The time of classifiers counts as theirs."""
         return _TYPICAL_TOKENS
 
-    def columns(self, name: str, rungs: Sequence[MeasuredRung]) -> list[Column]:
+    def columns(self, name: str, rungs: Rungs) -> list[Column]:
         """The scores in the table of a ladder."""
         return []
 
-    def show(self, name: str, rungs: Sequence[MeasuredRung]) -> SuiteBlock | None:
+    def show(self, name: str, rungs: Rungs) -> SuiteBlock | None:
         """The suite's block in its `section`; None if its columns say all."""
         return tabulate_scores(rungs, name)
 

@@ -177,10 +177,10 @@ class MinimalPairsSuite(base.Suite):
         pairs = min(pairs, paradigms * (self.pairs_per_paradigm or math.inf))
         return text.tokens(2 * pairs * length, length)
 
-    def columns(self, name: str, rungs: Sequence[base.MeasuredRung]) -> list[base.Column]:
+    def columns(self, name: str, rungs: base.Rungs) -> list[base.Column]:
         return [base.compare_rungs(rungs, name, "accuracy")]
 
-    def show(self, name: str, rungs: Sequence[base.MeasuredRung]) -> base.SuiteBlock:
+    def show(self, name: str, rungs: base.Rungs) -> base.SuiteBlock:
         phenomena: dict[tuple[str, str], dict[str, SuiteScore]] = {}
         totals = {(words, ""): {} for words in _TOTALS.values()}
         for rung in rungs:
@@ -342,23 +342,15 @@ class PerplexitySuite(base.Suite):
         predicted = min(text.held_out, most * _DOCUMENT_TOKENS)
         return text.tokens(predicted, _DOCUMENT_TOKENS)
 
-    def columns(self, name: str, rungs: Sequence[base.MeasuredRung]) -> list[base.Column]:
+    def columns(self, name: str, rungs: base.Rungs) -> list[base.Column]:
         # Perplexities over different tokenizers do not compare.
         one_tokenizer = len({rung.tokenizer for rung in rungs}) == 1
         return [
-            base.compare_rungs(
-                *(rungs, name, metric),
-                name=metric.replace("_", " "),
-                ranked=ranked,
-                meaning=meaning,
-            )
-            for metric, ranked, meaning in (
-                ("bits_per_byte", True, _BITS),
-                ("perplexity", one_tokenizer, ""),
-            )
+            base.compare_rungs(rungs, name, "bits_per_byte", name="bits per byte", meaning=_BITS),
+            base.compare_rungs(rungs, name, "perplexity", ranked=one_tokenizer, name="perplexity"),
         ]
 
-    def show(self, name: str, rungs: Sequence[base.MeasuredRung]) -> None:
+    def show(self, name: str, rungs: base.Rungs) -> None:
         return None
 
 
@@ -420,7 +412,7 @@ class RanksSuite(base.Suite):
         numbers = np.array(sums)[nonempty]
         return [Items(name, "log_rank", names, [""] * len(names), numbers)]
 
-    def columns(self, name: str, rungs: Sequence[base.MeasuredRung]) -> list[base.Column]:
+    def columns(self, name: str, rungs: base.Rungs) -> list[base.Column]:
         return [base.compare_rungs(rungs, name, "log_rank", name=f"log rank ({name})")]
 
 

@@ -237,7 +237,7 @@ class _Senses(WordStatesSuite):
             for part, own in right.items()
         ]
 
-    def columns(self, name: str, rungs: Sequence[base.MeasuredRung]) -> list[base.Column]:
+    def columns(self, name: str, rungs: base.Rungs) -> list[base.Column]:
         return [base.compare_rungs(rungs, name, "accuracy", MIXED)]
 
 

@@ -118,7 +118,7 @@ class SimilaritySuite(_WordsSuite):
             for name, own in pairs.items()
         }
 
-    def columns(self, name: str, rungs: Sequence[base.MeasuredRung]) -> list[base.Column]:
+    def columns(self, name: str, rungs: base.Rungs) -> list[base.Column]:
         """The correlation on the set with the most pairs, the first of equals."""
         rows = [row for rung in rungs for row in rung.scores(name) if row.metric == "correlation"]
         part = max(rows, key=lambda row: row.count).part if rows else ""
@@ -427,7 +427,7 @@ class SentenceProbeSuite(_ProbeOfVectors):
             items.append(Items(name, "pearson", names, [""] * len(names), numbers, part))
         return items
 
-    def columns(self, name: str, rungs: Sequence[base.MeasuredRung]) -> list[base.Column]:
+    def columns(self, name: str, rungs: base.Rungs) -> list[base.Column]:
         """Accuracy or a correlation, beside the highest value of random vectors."""
         columns = []
         for metric in ("accuracy", "pearson"):
