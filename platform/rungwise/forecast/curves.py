@@ -138,6 +138,7 @@ def group_by_rung(points: Iterable[Point]) -> dict[str, list[Point]]:
 
 
 Array = NDArray[np.float64]
+Places = tuple[Array, Array]  # the tokens of points, and the distinct ones among them
 Normal = tuple[float, float]  # mean, standard deviation
 
 PARAMETERS = ("level", "slope", "bend", "worth", "onset", "rise")
@@ -238,13 +239,14 @@ def fit_law(law: Law, points: Points, prior: Mapping[str, Normal], noise: float)
     if law.fades:
         errors = errors * 2 ** (np.log2(tokens.max() / tokens) / law.fades)
     starts = _list_starts(law, normals, tokens, unique, logs)
-    fits, costs = minimise(law, tokens, unique, logs, errors, normals, starts, FROM_GRID)
+    places = tokens, unique
+    fits, costs = minimise(law, places, logs, errors, normals, starts, FROM_GRID)
     best = fits[[np.argmin(costs)]]
     weighted = errors
     for _ in range(ROUNDS):
         residuals = np.abs(logs - log_loss(best, tokens, unique)[0]) / errors
         weighted = errors * np.sqrt(np.maximum(residuals / HUBER, 1))
-        best = minimise(law, tokens, unique, logs, weighted, normals, best, FROM_FIT)[0]
+        best = minimise(law, places, logs, weighted, normals, best, FROM_FIT)[0]
     errors = weighted
     slopes = differentiate(best, law, tokens, unique)[0] / errors[:, None]
     precision = slopes.T @ slopes + np.diag(normals[1] ** -2)
@@ -261,16 +263,8 @@ def draw_fits(fit: Fit, generator: np.random.Generator, scales: Array) -> Array:
     mean, sd = fit.prior
     means = mean + sd * generator.standard_normal((draws, len(mean)))
     starts = np.repeat(fit.best[None], draws, axis=0)
-    return minimise(
-        fit.law,
-        fit.tokens,
-        fit.unique,
-        logs,
-        errors,
-        np.stack([means, sd + 0 * means]),
-        starts,
-        FROM_FIT,
-    )[0]
+    places, prior = (fit.tokens, fit.unique), np.stack([means, sd + 0 * means])
+    return minimise(fit.law, places, logs, errors, prior, starts, FROM_FIT)[0]
 
 
 def _list_starts(law: Law, normals: Array, tokens: Array, unique: Array, logs: Array) -> Array:
@@ -288,21 +282,14 @@ def _list_starts(law: Law, normals: Array, tokens: Array, unique: Array, logs: A
 
 
 def minimise(
-    law: Law,
-    tokens: Array,
-    unique: Array,
-    logs: Array,
-    errors: Array,
-    prior: Array,
-    starts: Array,
-    steps: int,
+    law: Law, places: Places, logs: Array, errors: Array, prior: Array, starts: Array, steps: int
 ) -> tuple[Array, Array]:
     """Return the parameters and costs that Levenberg and Marquardt's steps reach from each start.
     `logs`, `errors` and `prior` are the same for all starts or have a row for each."""
     columns, (mean, sd) = law.columns, prior
 
     def measure(parameters: Array) -> tuple[Array, Array, Array]:
-        residuals = (log_loss(parameters, tokens, unique) - logs) / errors
+        residuals = (log_loss(parameters, *places) - logs) / errors
         strains = (parameters[:, columns] - mean) / sd
         return residuals, strains, (residuals**2).sum(1) + (strains**2).sum(1)
 
@@ -312,10 +299,8 @@ def minimise(
     diagonal = np.arange(len(columns))
     idle = 0
     for _ in range(steps):
-        slopes = (
-            differentiate(current, law, tokens, unique)
-            / np.broadcast_to(errors, residuals.shape)[..., None]
-        )
+        slopes = differentiate(current, law, *places)
+        slopes = slopes / np.broadcast_to(errors, residuals.shape)[..., None]
         matrix = np.einsum("bnp,bnq->bpq", slopes, slopes)
         gradient = np.einsum("bnp,bn->bp", slopes, residuals) + strains / sd
         matrix[:, diagonal, diagonal] += sd**-2.0
@@ -485,12 +470,8 @@ def draw_curves(points: Points, priors: Priors) -> dict[str, Curves]:
     ties = tie_levels(rungs, noise, priors)
     curves = {}
     for rung, rows in rungs.items():
-        prior = {
-            law.name: priors.choose(rows[-1], law) | ({"level": ties[rung]} if rung in ties else {})
-            for law in LAWS[rows[-1].fitted]
-        }
-        generator = np.random.default_rng((SEED, zlib.crc32(rung.encode())))
-        curves[rung] = _draw_rung(rows, noise, priors, prior, weights, generator)
+        tie = {"level": ties[rung]} if rung in ties else {}
+        curves[rung] = _draw_rung(rows, noise, priors, tie, weights)
     for rung, rows in rungs.items():
         curves[rung] = replace(curves[rung], network=curves.get(rows[-1].network))
     return curves
@@ -514,13 +495,10 @@ def _move_by_documents(rows: Points, weights: Array) -> Array:
 
 
 def _draw_rung(
-    rows: Points,
-    noise: Noise,
-    priors: Priors,
-    prior: LawPriors,
-    weights: Array,
-    generator: np.random.Generator,
+    rows: Points, noise: Noise, priors: Priors, tie: Mapping[str, Normal], weights: Array
 ) -> Curves:
+    generator = np.random.default_rng((SEED, zlib.crc32(rows[-1].rung.encode())))
+    prior = {law.name: priors.choose(rows[-1], law) | tie for law in LAWS[rows[-1].fitted]}
     laws = weigh_laws(rows, noise, priors.misfit, prior)
     # One scale of the noise a draw: its size is known from few seeds.
     scales = np.sqrt(noise.freedom / generator.chisquare(noise.freedom, DRAWS))

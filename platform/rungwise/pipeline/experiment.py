@@ -24,7 +24,7 @@ from rungwise.evaluation.comparison.summary import (
 )
 from rungwise.finetune import FinetuneConfig, check
 from rungwise.models.family import LayeredFamily
-from rungwise.pipeline.recipe import Recipe, TaskEntry
+from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import (
     Graph,
     TrainedStep,
@@ -87,11 +87,9 @@ def resolve_variants(recipe: Recipe) -> list[ExperimentVariant]:
     for task, entry in recipe.tasks.items():
         names = entry.variants or encoders or list(recipes)
         for name in names:
-            changes = recipe.variants[name]
             with name_variant(recipe, name):
-                finetune[name][task] = _finetune_config(
-                    recipes[name], changes, task, entry, configs[name], name
-                )
+                config = _finetune_config(recipes[name], name, task, configs[name])
+                finetune[name][task] = config
         evaluate = recipe.evaluate
         picks = [("keep", evaluate.keep)] if evaluate and evaluate.keep else []
         if evaluate and evaluate.label_budgets:
@@ -179,16 +177,12 @@ def name_variant(recipe: Recipe, name: str) -> Iterator[None]:
 
 
 def _finetune_config(
-    recipe: Recipe,
-    changes: Mapping[str, object],
-    task: str,
-    entry: TaskEntry,
-    config: PretrainStageConfig,
-    name: str,
+    recipe: Recipe, name: str, task: str, config: PretrainStageConfig
 ) -> FinetuneConfig:
     """The finetune block of a variant on a task. The task's own keys override the recipe's; the
-    variant's `changes` override both. Raises ConfigError if the model cannot be fine-tuned; checks
-    on labels come later."""
+    variant's changes override both. Raises ConfigError if the model cannot be fine-tuned; checks on
+    labels come later."""
+    changes, entry = recipe.variants[name], recipe.tasks[task]
     own = {
         key.removeprefix(_FINETUNE): value
         for key, value in changes.items()

@@ -34,6 +34,7 @@ from rungwise.tasks.config import FilesTaskConfig
 from rungwise.training.config import GradientConfig
 from rungwise.training.fit_config import PretrainStageConfig
 
+Candidates = dict[float, list[Candidate]]  # by budget, with the first seed
 _SOURCE = "curve"
 _READ = ("tokens", "pretrain")  # of a run, besides what measures it
 
@@ -150,7 +151,7 @@ def plan_curve(
     be trained at a share of its budget."""
     assert recipe.curve
     measured = experiment.measured
-    candidates: dict[float, list[Candidate]] = {}  # by budget, with the first seed
+    candidates: Candidates = {}
     suite = _find_suite(recipe)
     runs: list[CurveRun] = []
     passed_over: dict[str, str] = {}
@@ -208,11 +209,7 @@ def plan_curve(
 
 
 def _compare_budgets(
-    graph: Graph,
-    recipe: Recipe,
-    task: str,
-    candidates: Mapping[float, Sequence[Candidate]],
-    experiment: Experiment,
+    graph: Graph, recipe: Recipe, task: str, candidates: Candidates, experiment: Experiment
 ) -> list[Stage]:
     """Compare the rungs on a task at each budget, with the settings that they have at the whole."""
     assert recipe.evaluate

@@ -18,7 +18,7 @@ from rungwise.evaluation.suites.base import Column, Panel, Rungs, plot_estimate
 from rungwise.evaluation.suites.items import METRICS
 from rungwise.forecast import forecast as forecasts
 from rungwise.forecast.curves import Increase, Interval, Point
-from rungwise.forecast.forecast import Crossing, RungForecast
+from rungwise.forecast.forecast import Crossing, Forecasts, RungForecast
 from rungwise.report import formats, style
 from rungwise.report.findings import Inputs, Names, VariantComparison, select_stage
 from rungwise.report.formats import INK, Looks, Series, metric_name, small_percent
@@ -275,12 +275,12 @@ def write_forecast(ladder: LadderForecast, looks: Looks, metrics: Names) -> Sect
     return Section("forecast", "With more time or text", fields, plots, csv)
 
 
-def _order(rungs: Sequence[RungForecast]) -> list[RungForecast]:
+def _order(rungs: Forecasts) -> list[RungForecast]:
     """By measure, and the best first as far as can be told."""
     return sorted(rungs, key=lambda each: (each.last.measure, (each.later or each.now).median))
 
 
-def _describe_best(title: str, rungs: Sequence[RungForecast]) -> str:
+def _describe_best(title: str, rungs: Forecasts) -> str:
     candidates = [each for each in rungs if each.later and each.last.measure == _BITS]
     if not candidates:
         return f"With {title}: no rung can be foretold."
@@ -312,7 +312,7 @@ def _make_row(
 
 def _draw(
     points: Sequence[Point],
-    tables: Mapping[str, Sequence[RungForecast]],
+    tables: Mapping[str, Forecasts],
     crossings: Mapping[str, Sequence[Crossing]],
     looks: Looks,
     *,
@@ -367,11 +367,7 @@ def _draw_rung(
 
 
 def _mark_crossings(
-    axes: Axes,
-    rungs: Sequence[RungForecast],
-    crossings: Sequence[Crossing],
-    names: Sequence[str],
-    growth: Increase,
+    axes: Axes, rungs: Forecasts, crossings: Sequence[Crossing], names: list[str], growth: Increase
 ) -> None:
     by_name = {each.rung: each for each in rungs}
     for crossing in crossings:

@@ -58,17 +58,14 @@ from rungwise.tuning.trials import (
 TABLE = "trials.csv"
 DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
 
+Inputs = dict[str, Artifact]
 # The training of a trial, by settings, inputs, seed, what to call after an epoch, and a state that
 # `on_epoch` received or None.
-Train = Callable[[FinetuneConfig, dict[str, Artifact], int, OnEpoch, bytes | None], None]
+Train = Callable[[FinetuneConfig, Inputs, int, OnEpoch, bytes | None], None]
 
 
 def train(
-    settings: FinetuneConfig,
-    inputs: dict[str, Artifact],
-    seed: int,
-    on_epoch: OnEpoch,
-    start: bytes | None,
+    settings: FinetuneConfig, inputs: Inputs, seed: int, on_epoch: OnEpoch, start: bytes | None
 ) -> None:
     data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], settings)
     finetune(settings, data, seed, on_epoch, start)
@@ -224,11 +221,7 @@ def play_rounds(
 
 
 def run_sweep(
-    config: SweepStageConfig,
-    inputs: dict[str, Artifact],
-    output: Folder,
-    context: Context,
-    train: Train = train,
+    config: SweepStageConfig, inputs: Inputs, output: Folder, context: Context, train: Train = train
 ) -> SweepSummary:
     """Run the trials; the winner has the best validation score of those that ran to their end.
     `inputs` are task, tokenizer and pretrain. Restarted with the same `output`, it runs only

@@ -43,6 +43,8 @@ from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 from rungwise.tuning.trials import SweepSummary
 
+Inputs = Mapping[str, Artifact]  # of the stage
+
 
 @dataclass(frozen=True)
 class VariantInputs:
@@ -68,15 +70,13 @@ class VariantInputs:
             fingerprint=self.pretrains[0].fingerprint,
         )
 
-    def file_stem(self, seed: int, inputs: Mapping[str, Artifact]) -> str:
+    def file_stem(self, seed: int, inputs: Inputs) -> str:
         """The name of a seed's files, by the settings, which a rebuilt sweep changes."""
         facts = {"settings": self.finetune, "inputs": [a.fingerprint for a in inputs.values()]}
         return f"{self.name}-{seed}-{fingerprint(facts)}"
 
 
-def resolve_variant(
-    name: str, finetune: FinetuneConfig, inputs: Mapping[str, Artifact]
-) -> VariantInputs:
+def resolve_variant(name: str, finetune: FinetuneConfig, inputs: Inputs) -> VariantInputs:
     """The variant with its artifacts; a sweep's winner replaces `finetune`."""
     selection = None
     if sweep := inputs.get(input_name("sweep", name)):

@@ -31,6 +31,7 @@ from rungwise.evaluation.statistics import Contrast, Error, Estimate, Range, com
 
 _RESAMPLES = 2000
 
+Numbers = NDArray[np.float64]
 ItemKey = tuple[str, str, str]  # suite, part, metric
 ITEMS = "items.parquet"
 
@@ -73,7 +74,7 @@ class Items:
     metric: str  # a name of METRICS
     names: list[str]  # N, each once
     groups: list[str]  # N
-    numbers: NDArray[np.float64]  # (N, 2)
+    numbers: Numbers  # (N, 2)
     part: str = ""
 
     @property
@@ -183,7 +184,7 @@ def decode_items(data: bytes) -> list[Items]:
     return items
 
 
-def _numbers_by_name(items: Items, names: list[str]) -> NDArray[np.float64]:
+def _numbers_by_name(items: Items, names: list[str]) -> Numbers:
     """The numbers (N, 2) of these names. Raises DataError if one is missing."""
     if items.names == names:
         return items.numbers
@@ -193,9 +194,7 @@ def _numbers_by_name(items: Items, names: list[str]) -> NDArray[np.float64]:
     return items.numbers[[place[name] for name in names]]
 
 
-def _draw_correlations(
-    items: Items, numbers: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _draw_correlations(items: Items, numbers: Numbers) -> tuple[Numbers, Numbers]:
     """The correlation of each run (U,) from its `numbers` (U, N, 2), and over items drawn within
     the groups that are averaged (R, U)."""
     ranks = items.metric == "correlation"
@@ -211,9 +210,7 @@ def _draw_correlations(
     return means[0], means[1:]
 
 
-def _correlations(
-    rows: NDArray[np.float64], indices: NDArray[np.int64], ranks: bool
-) -> NDArray[np.float64]:
+def _correlations(rows: Numbers, indices: NDArray[np.int64], ranks: bool) -> Numbers:
     """Pearson's r, or with `ranks` Spearman's rho, (1 + R,) of rows (N, 2) picked by `indices`
     (1 + R, N); 0 where one side is constant."""
     from scipy.stats import rankdata  # takes most of a second

@@ -156,12 +156,10 @@ class _Split(NamedTuple):
     layers: NDArray[np.float32]  # (K, N, E)
 
 
-def most_frequent(
-    train_words: Sequence[str], classes: Classes, test_words: Sequence[str]
-) -> Classes:
+def most_frequent(words: Sequence[str], classes: Classes, test_words: Sequence[str]) -> Classes:
     """The most frequent class of each test word; the overall one (0) for unseen words."""
     by_word: dict[str, list[int]] = defaultdict(list)
-    for word, number in zip(train_words, classes, strict=True):
+    for word, number in zip(words, classes, strict=True):
         by_word[word].append(number)
     best = {word: int(np.bincount(own).argmax()) for word, own in by_word.items()}
     return np.array([best.get(word, 0) for word in test_words], np.int64)
@@ -301,13 +299,11 @@ def _read_names(file: SourceFile) -> dict[str, str]:
         raise DataError(f"{file.uri}: expected an object of sense by number ({error})") from error
 
 
-def make_pseudo_words(
-    sentences: Sequence[str], pairs: int, most: int | None
-) -> list[AmbiguousWord]:
+def make_pseudo_words(texts: Sequence[str], pairs: int, most: int | None) -> list[AmbiguousWord]:
     """Pairs of words of like frequency in small letters, with equally many sentences of each alone,
     in turns to train and test; the first stands for both."""
     places: dict[str, list[int]] = defaultdict(list)
-    matches = [list(PLAIN_WORD.finditer(sentence)) for sentence in sentences]
+    matches = [list(PLAIN_WORD.finditer(text)) for text in texts]
     counts = [Counter(match[0] for match in each) for each in matches]
     for number, each in enumerate(counts):
         for word in each:
@@ -331,7 +327,7 @@ def make_pseudo_words(
             for turn, index in enumerate(evenly(len(numbers), size).tolist()):
                 number, split = numbers[index], splits[turn % 2]
                 (match,) = (each for each in matches[number] if each[0] == word)
-                whole, start = str(sentences[number]), match.start()
+                whole, start = str(texts[number]), match.start()
                 text = whole[:start] + first + whole[match.end() :]
                 split.sentences.append(Sentence(text, ((start, start + len(first)),)))
                 split.senses.append(str(sense))
