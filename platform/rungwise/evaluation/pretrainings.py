@@ -51,6 +51,10 @@ from rungwise.tuning.trials import (
 # Keys that change what a loss is of, or its scale.
 _LOSS_KEYS = ("pretrain.objective", "pretrain.mixture", "instances.kind", "instances.masking")
 _SAME_PAIRS = 0.5  # so many pairs of either of two lists make them the same
+TABLE, POINTS = "trials.csv", "points.json"
+# Of the stages of a pretraining: its own, and that of the suite by which trials are chosen, if any.
+Titles = tuple[str, ...]
+Of = Literal["steps", "text", "both"]
 
 
 class Measure(Config):
@@ -240,11 +244,6 @@ class SearchConfig(TuningConfig):
         return "seconds" if self.seconds else "tokens" if self.tokens else None
 
 
-TABLE, POINTS = "trials.csv", "points.json"
-# Of the stages of a pretraining: its own, and that of the suite by which trials are chosen, if any.
-Titles = tuple[str, ...]
-
-
 class TrialPlan(Config):
     """A trial: the values of its keys and its pretrainings, the last with its score."""
 
@@ -431,9 +430,6 @@ def _report(trial: SearchTrial, report: Reporter) -> None:
         costs = {"seconds": trial.seconds, "tokens": float(trial.tokens)}
         report.metrics({"score": trial.score, **costs}, 0, run=trial.name)
     report.nested(trial.name, {}, "FAILED" if trial.score is None else "FINISHED")
-
-
-Of = Literal["steps", "text", "both"]
 
 
 class CurveConfig(Config):

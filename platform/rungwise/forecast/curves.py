@@ -47,6 +47,24 @@ from numpy.typing import NDArray
 
 Measure = Literal["bits_per_byte", "bits_per_masked_token"]
 Fitted = Literal["gradient", "counts"]
+Array = NDArray[np.float64]
+Places = tuple[Array, Array]  # the tokens of points, and the distinct ones among them
+Normal = tuple[float, float]  # mean, standard deviation
+PARAMETERS = ("level", "slope", "bend", "worth", "onset", "rise")
+# Logarithms at which a term has no effect; fifteen passes are the paper's worth.
+FIXED = {"bend": -20.0, "worth": float(np.log(15)), "onset": -20.0, "rise": -20.0}
+LEVEL: Normal = (0.0, 20.0)  # without a tie, nothing is known about the level
+MILLION = 1e6
+HUBER = 1.5  # residuals beyond so many standard deviations count by their size, not its square
+ROUNDS = 3  # of weights for Huber's loss
+STEP = 1e-5  # of numerical slopes
+FROM_GRID, FROM_FIT = 40, 10  # steps from a grid of starts, and from the fit of draws
+SMALL, IDLE = 1e-9, 4  # a share of its cost that no start gains, in so many steps, ends them
+DRAWS, SEED = 500, 0
+TAIL = 4.0  # degrees of freedom of the error by which laws are weighed
+FREEDOM = 4.0  # the prior of the noise counts as so many pairs of seeds
+LEVEL_LAW = "onset"  # whose level is compared
+LawPriors = Mapping[str, Mapping[str, Normal]]
 
 
 @dataclass(frozen=True)
@@ -135,22 +153,6 @@ def group_by_rung(points: Iterable[Point]) -> dict[str, list[Point]]:
         rung: sorted(rows, key=lambda row: (row.budget, row.tokens, row.distinct, row.seed))
         for rung, rows in rungs.items()
     }
-
-
-Array = NDArray[np.float64]
-Places = tuple[Array, Array]  # the tokens of points, and the distinct ones among them
-Normal = tuple[float, float]  # mean, standard deviation
-
-PARAMETERS = ("level", "slope", "bend", "worth", "onset", "rise")
-# Logarithms at which a term has no effect; fifteen passes are the paper's worth.
-FIXED = {"bend": -20.0, "worth": float(np.log(15)), "onset": -20.0, "rise": -20.0}
-LEVEL: Normal = (0.0, 20.0)  # without a tie, nothing is known about the level
-MILLION = 1e6
-HUBER = 1.5  # residuals beyond so many standard deviations count by their size, not its square
-ROUNDS = 3  # of weights for Huber's loss
-STEP = 1e-5  # of numerical slopes
-FROM_GRID, FROM_FIT = 40, 10  # steps from a grid of starts, and from the fit of draws
-SMALL, IDLE = 1e-9, 4  # a share of its cost that no start gains, in so many steps, ends them
 
 
 @dataclass(frozen=True)
@@ -319,14 +321,6 @@ def minimise(
         if idle == IDLE:
             break
     return current, costs
-
-
-DRAWS, SEED = 500, 0
-TAIL = 4.0  # degrees of freedom of the error by which laws are weighed
-FREEDOM = 4.0  # the prior of the noise counts as so many pairs of seeds
-LEVEL_LAW = "onset"  # whose level is compared
-
-LawPriors = Mapping[str, Mapping[str, Normal]]
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,13 @@ FARTHEST = 100.0  # times the largest budget; beyond, nothing is said
 OFF = 2.0  # a rung whose largest budget lies so many half-widths from its forecast is not foretold
 HARDLY = 0.04  # a network whose loss moves less over its budgets has not begun, or has ended
 WIDEST = 0.3  # an interval whose half is a larger share of its median is no forecast
+STEPS = 240  # places of the grid of seconds, evenly spaced in logarithms
+LIKELY = 0.5  # a crossing whose median lies within the limit is one that is foretold
+_UNITS = (("core-hours", 3600.0), ("core-minutes", 60.0), ("core-seconds", 1.0))
+_ROUND = 2.0  # of a unit, from which on it is used
+FEWEST_RUNGS = 3  # that tell whether scores can be foretold
+WIDEST_SCORE = 0.1  # an interval whose half is larger is no forecast
+BETTER = 0.9  # of the error of the last scores, at which a forecast is worth more than these
 
 
 @dataclass(frozen=True)
@@ -286,12 +293,6 @@ def describe_backtest(tested: Backtest) -> str:
     return text
 
 
-STEPS = 240  # places of the grid of seconds, evenly spaced in logarithms
-LIKELY = 0.5  # a crossing whose median lies within the limit is one that is foretold
-_UNITS = (("core-hours", 3600.0), ("core-minutes", 60.0), ("core-seconds", 1.0))
-_ROUND = 2.0  # of a unit, from which on it is used
-
-
 @dataclass(frozen=True)
 class Crossing:
     """Where `passing` becomes better than `passed`, in core-seconds of each. `chance` is the share
@@ -379,11 +380,6 @@ def describe_crossing(crossing: Crossing, names: Mapping[str, str]) -> str:
         for value in (crossing.seconds.median, crossing.seconds.low, crossing.seconds.high)
     )
     return f"{passing} passes {passed} at {median} [{low}, {high}] {unit}"
-
-
-FEWEST_RUNGS = 3  # that tell whether scores can be foretold
-WIDEST_SCORE = 0.1  # an interval whose half is larger is no forecast
-BETTER = 0.9  # of the error of the last scores, at which a forecast is worth more than these
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,9 @@ _BLOCKS = (
     "search",
 )
 _FINETUNE = "finetune."
+_FINETUNE_INPUTS = ("tokenizer", "pretrain")  # of a variant
+Budgets = dict[int | None, Stage]  # the examples of a task by label budget; None: all of them
+Pretrainings = dict[str, list[list[TrainedStep]]]  # by variant, one for each seed
 
 
 @dataclass(frozen=True)
@@ -232,9 +235,6 @@ def _match_flops(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
     }
 
 
-_FINETUNE_INPUTS = ("tokenizer", "pretrain")  # of a variant
-
-
 @dataclass(frozen=True)
 class Experiment:
     """The stages of a recipe by title, inputs first: among them those that measure each variant,
@@ -253,10 +253,6 @@ class Candidate:
     variant: ExperimentVariant
     pretrainings: list[list[TrainedStep]]
     sweep: Stage | None
-
-
-Budgets = dict[int | None, Stage]  # the examples of a task by label budget; None: all of them
-Pretrainings = dict[str, list[list[TrainedStep]]]  # by variant, one for each seed
 
 
 def experiment_stages(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> dict[str, Stage]:

@@ -51,6 +51,18 @@ _RECIPES = (".yaml", ".yml")
 REGISTERED = "models:/"
 _RUN = "runs:/"
 _ALIAS = "@"
+_TYPES: dict[str, StageType[Any, Any]] = {
+    each.name: each
+    for each in (
+        *(CORPUS, TOKENIZER, TOKENS, INSTANCES, LONGER_INSTANCES, INITIAL_WEIGHTS, PRETRAIN),
+        *(TASK, TASK_TEXT, TASK_TOKENS, SWEEP, EVALUATE, MEASURE, TABLE, CLAIMS, REPORT, LADDER),
+    )
+}
+# Files with times or speeds in them, or named after an attempt.
+_OF_THE_RUN = {
+    PRETRAIN.name: "checkpoints/*",
+    **{kind.name: "*" for kind in (SWEEP, REPORT, LADDER)},
+}
 
 
 @dataclass(frozen=True)
@@ -239,20 +251,6 @@ def load_curve(recipe: Recipe, file: str) -> LoadedCurve:
         words=CorpusSummary.of(corpus).words.train,
         metrics=CurveSummary.of(curve).metrics,
     )
-
-
-_TYPES: dict[str, StageType[Any, Any]] = {
-    each.name: each
-    for each in (
-        *(CORPUS, TOKENIZER, TOKENS, INSTANCES, LONGER_INSTANCES, INITIAL_WEIGHTS, PRETRAIN),
-        *(TASK, TASK_TEXT, TASK_TOKENS, SWEEP, EVALUATE, MEASURE, TABLE, CLAIMS, REPORT, LADDER),
-    )
-}
-# Files with times or speeds in them, or named after an attempt.
-_OF_THE_RUN = {
-    PRETRAIN.name: "checkpoints/*",
-    **{kind.name: "*" for kind in (SWEEP, REPORT, LADDER)},
-}
 
 
 @dataclass(frozen=True)

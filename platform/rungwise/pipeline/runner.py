@@ -48,6 +48,23 @@ from rungwise.training.save_request import SCRATCH, request_saves
 # the head node of a cluster, which declares no CPUs to keep all work away.
 _STAGE_CPUS = 0.1
 _ROOM_BYTES = 256 << 20  # no stage starts with less free disk space
+# An override that may tell runs of a recipe apart.
+_CHANGE = re.compile(r"(?!(?:root|name)=|compute\.|tracking\.)[a-z_][\w.]*=")
+# Blocks of a summary that repeat the training settings.
+_SETTINGS = {"model", "finetune", "values"}
+_FINISH_SECONDS = 20.0  # the longest wait for the tracking server at the end of a run
+_POLL_SECONDS = 0.2
+_RETRY_SECONDS = 2.0  # between attempts to take a lease that another driver holds
+_CLASSES = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt)(?:\(\w+\))?: )+")
+# Ray's errors of processes that were killed, in words: its own name logs that are deleted with it.
+_KILLED = {
+    "WorkerCrashedError": "its process was killed, also when it was started again",
+    "OutOfMemoryError": "its process was ended because memory ran out; lower "
+    "compute.micro_batch_size or compute.num_workers",
+    "NodeDiedError": "its machine was lost, also when it was started again",
+}
+_SAVE_SECONDS = 30.0  # for a step and a save, when a run is interrupted
+_ENDED = "ended"  # in place of the number of a board that does not start again
 
 
 @dataclass(frozen=True)
@@ -65,12 +82,6 @@ class Build:
     monitor: Monitor
     recipe: Mapping[str, Any]
     estimate: RunForecast
-
-
-# An override that may tell runs of a recipe apart.
-_CHANGE = re.compile(r"(?!(?:root|name)=|compute\.|tracking\.)[a-z_][\w.]*=")
-# Blocks of a summary that repeat the training settings.
-_SETTINGS = {"model", "finetune", "values"}
 
 
 class StageJob:
@@ -315,21 +326,6 @@ def _is_alone() -> bool:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-_FINISH_SECONDS = 20.0  # the longest wait for the tracking server at the end of a run
-_POLL_SECONDS = 0.2
-_RETRY_SECONDS = 2.0  # between attempts to take a lease that another driver holds
-_CLASSES = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt)(?:\(\w+\))?: )+")
-# Ray's errors of processes that were killed, in words: its own name logs that are deleted with it.
-_KILLED = {
-    "WorkerCrashedError": "its process was killed, also when it was started again",
-    "OutOfMemoryError": "its process was ended because memory ran out; lower "
-    "compute.micro_batch_size or compute.num_workers",
-    "NodeDiedError": "its machine was lost, also when it was started again",
-}
-_SAVE_SECONDS = 30.0  # for a step and a save, when a run is interrupted
-_ENDED = "ended"  # in place of the number of a board that does not start again
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from rungwise.tuning.trials import SweepSummary, describe_values
 _APART = 0.022  # fraction of the axis between variants at one budget
 _TRIVIAL = "best trivial baseline"
 _CellT = TypeVar("_CellT", TaskScore, RowDifference)
+_MOST_NAMED = 8
 
 
 def write_comparison(comparison: findings.VariantComparison) -> Section | None:
@@ -234,9 +235,6 @@ def write_mix(comparison: findings.VariantComparison) -> Section | None:
         return None
     plots = {"mix": style.draw_panels(panels, comparison.looks, columns=2)}
     return Section("mix", "Layer weights", {}, plots)
-
-
-_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,17 @@ Inputs = Mapping[str, Artifact]  # the stages of a run by title
 Names = Mapping[str, str]  # on the page, by variant
 # Fields of summaries that hold names of variants: as text, as keys, or in terms of a claim.
 _NAMED = {"variant", "variants", "first", "second", "minus", "terms", "missing", "averages"}
+# A loss over some thousand masked tokens is accurate to about 0.03 nats; three times that is real.
+_HARDLY_NATS = 0.1
+_MOST_LABELS = 4  # in a sentence
+_ONLY_SEEDS = " over seeds only"
+_VERDICTS = ("above", f"above{_ONLY_SEEDS}", "below", f"below{_ONLY_SEEDS}")
+# Of what MLflow shows about a run.
+PAGE_FILES = "report_files"  # sorts after report.html
+PAGES = (REPORT.name, LADDER.name)
+_PICTURES = ("scores-", "ladder.", "loss")  # the first one found is shown
+_MOST_ROWS = 24
+_WHERE = ("step", "tokens", "sequence_length")  # keys of a curve's row that are not results
 
 
 @dataclass(frozen=True)
@@ -194,13 +205,6 @@ def rename_variants(value: Any, names: Names, named: bool = False) -> Any:
             rung, mark, rest = re.fullmatch(r"([^/@]*)([/@]?)(.*)", value).groups()  # pyright: ignore[reportOptionalMemberAccess]
             return f"{names.get(rung, rung)}{mark}{rest}"  # a rung, at a layer or a label budget
     return value
-
-
-# A loss over some thousand masked tokens is accurate to about 0.03 nats; three times that is real.
-_HARDLY_NATS = 0.1
-_MOST_LABELS = 4  # in a sentence
-_ONLY_SEEDS = " over seeds only"
-_VERDICTS = ("above", f"above{_ONLY_SEEDS}", "below", f"below{_ONLY_SEEDS}")
 
 
 def judge(difference: PairedDifference) -> str:
@@ -388,14 +392,6 @@ def describe_text(corpus: Artifact) -> str:
         return f"{size} of the {OF_A_TASK}"
     source = "Python package documentation" if kinds == {"pydocs"} else "text"
     return f"{size} of {source}: {list_first(summary.labels, _MOST_LABELS)}"
-
-
-# Of what MLflow shows about a run.
-PAGE_FILES = "report_files"  # sorts after report.html
-PAGES = (REPORT.name, LADDER.name)
-_PICTURES = ("scores-", "ladder.", "loss")  # the first one found is shown
-_MOST_ROWS = 24
-_WHERE = ("step", "tokens", "sequence_length")  # keys of a curve's row that are not results
 
 
 def page_name(artifact: Artifact) -> str | None:

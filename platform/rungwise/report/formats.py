@@ -34,6 +34,7 @@ _METRICS = {
 }
 _ACRONYMS = re.compile(r"\b(ltr|mlm|nsp|sop)\b")
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+Bounds = Estimate | Difference | Interval | TaskScore | RowDifference
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,6 @@ def series(position: int) -> Series:
         _MARKERS[position % len(_MARKERS)],
         _LINES[position % len(_LINES)],
     )
-
-
-Bounds = Estimate | Difference | Interval | TaskScore | RowDifference
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -24,6 +24,8 @@ from rungwise.serving.stage import RegisterSummary
 
 Row = dict[str, Any]
 READING = "How sure is this?"  # the fine print of all statistics of a page, folded
+# The models that a run registers, each with the evaluation that it comes from.
+Registered = Sequence[tuple[RegisterSummary, EvaluateSummary]]
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,6 @@ class Section:
         template = templates.get_template(f"{self.template}.html.j2")
         fields = {"kind": kind, "plots": self.pictures, **self.fields}
         return Markup(template.render(fields))  # the template has escaped it
-
-
-# The models that a run registers, each with the evaluation that it comes from.
-Registered = Sequence[tuple[RegisterSummary, EvaluateSummary]]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary
 
+REPORT_PAGE = "report.html"
+
 
 class ReportConfig(Config):
     """The title of the page, and how many examples it shows; which kind depends on the model."""
@@ -35,6 +37,5 @@ class ReportSummary(Summary):
     recommended: str | None = None
 
 
-REPORT_PAGE = "report.html"
 REPORT = StageType("report", 11, LazyFunction("rungwise.report.run:write_report"), ReportSummary)
 LADDER = StageType("ladder", 10, LazyFunction("rungwise.report.ladder:write_ladder"), ReportSummary)

@@ -43,6 +43,11 @@ EPOCHS = f"{FINETUNE}.epochs"
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 # Position inside a range to test as well: 9.7 in 8 to 12 reveals that a key takes only integers.
 _INSIDE = 0.4142
+logger = logging.getLogger(__name__)
+FOLDER = "trials"
+STATES = ".states"  # training states to resume from, in the artifact until the sweep ends
+# waiting: at a milestone of successive halving
+State = Literal["running", "waiting", "finished", "stopped_early", "failed"]
 
 
 def _number(value: Any) -> Any:
@@ -316,14 +321,6 @@ def expected_best(scores: Sequence[float], higher_is_better: bool) -> list[float
 def best_so_far(scores: Sequence[float], higher_is_better: bool) -> list[float]:
     """The best of the first 1, 2, ... scores: for trials that were chosen by earlier ones."""
     return list(accumulate(scores, max if higher_is_better else min))
-
-
-logger = logging.getLogger(__name__)
-
-FOLDER = "trials"
-STATES = ".states"  # training states to resume from, in the artifact until the sweep ends
-# waiting: at a milestone of successive halving
-State = Literal["running", "waiting", "finished", "stopped_early", "failed"]
 
 
 class Epoch(SummaryPart):

@@ -34,6 +34,16 @@ from rungwise.tasks.kinds.kind import TaskKind
 from rungwise.tasks.scoring.metrics import metric_range
 
 Term = tuple[float, "Runs"]  # a weight and what it weighs
+TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
+FEW = "few"  # the smallest label budget
+_AT = "@"  # between a rung and a label budget
+_ENDS = {"first": min, "last": max}  # of the numbers of a part: layers of a rung, lengths of texts
+Verdict = Literal["confirmed", "contradicted", "undecided", "not tested"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+RungItems = Mapping[ItemKey, Sequence[Items]]  # one for each seed of pretraining
+# A contrast, the smallest number of pretrainings in it, and the terms that a ladder lacks.
+_Compared = tuple[Contrast | None, int | None, tuple[str, ...]]
+_LEVEL = 0.05  # over all claims of a page
 
 
 @dataclass(frozen=True)
@@ -111,14 +121,6 @@ def average_tasks(tasks: Mapping[str, Mapping[str, Runs]]) -> dict[str, Estimate
     return {variant: means[variant].estimate(low, high) for variant in order}
 
 
-TASKS = "tasks"  # `Comparison.of`: the judged metric, averaged over all tasks
-FEW = "few"  # the smallest label budget
-_AT = "@"  # between a rung and a label budget
-_ENDS = {"first": min, "last": max}  # of the numbers of a part: layers of a rung, lengths of texts
-
-Verdict = Literal["confirmed", "contradicted", "undecided", "not tested"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-RungItems = Mapping[ItemKey, Sequence[Items]]  # one for each seed of pretraining
 TaskRuns = Mapping[int | None, Mapping[str, Mapping[str, Runs]]]  # by budget, task and variant
 
 
@@ -185,10 +187,6 @@ def compare(
     )
 
 
-# A contrast, the smallest number of pretrainings in it, and the terms that a ladder lacks.
-_Compared = tuple[Contrast | None, int | None, tuple[str, ...]]
-
-
 def _compare_suite(
     comparison: ClaimComparison, rungs: Mapping[str, RungItems], counted: Collection[str]
 ) -> _Compared:
@@ -244,9 +242,6 @@ def _compare_tasks(terms: Mapping[str, float], runs: TaskRuns) -> _Compared:
         return None, None, tuple(missing) or tuple(terms)
     counts = [own.pretrainings for terms in tasks for _, own in terms if own.pretrained is not None]
     return contrast_tasks(tasks), min(counts, default=None), ()
-
-
-_LEVEL = 0.05
 
 
 class Claim(Config):

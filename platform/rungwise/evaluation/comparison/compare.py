@@ -44,6 +44,8 @@ from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 from rungwise.tuning.trials import SweepSummary
 
 Inputs = Mapping[str, Artifact]  # of the stage
+RUN = 8  # words: an example stands in a text if all its runs of so many do
+_SCRATCH = ".seeds"
 
 
 @dataclass(frozen=True)
@@ -248,9 +250,6 @@ def _cut_notes(variants: Mapping[str, VariantInputs], results: Sequence[SeedResu
     ]
 
 
-RUN = 8  # words: an example stands in a text if all its runs of so many do
-
-
 def find_overlaps(
     variants: Mapping[str, VariantInputs], task: Artifact, examples: Sequence[Example]
 ) -> dict[str, tuple[summary.Overlap, NDArray[np.bool_]]]:
@@ -312,9 +311,6 @@ def run_rival(task: Artifact, number: int, noise: Sequence[float]) -> RivalRun:
         runs.append(RivalRun(rival.name, rival.short, strength, scores, predictions, *times))
     best = max(runs, key=lambda each: (each.scores["validation"][metric], -each.strength))
     return RivalRun(**{**vars(best), "seconds": runs[-1].seconds})
-
-
-_SCRATCH = ".seeds"
 
 
 def compare_variants(

@@ -31,6 +31,7 @@ PredictionRow = dict[str, Any]
 
 FILE = "predictions.parquet"
 _DETAILS = ("probabilities", "start", "no_answer_score")
+_EXAMPLES = 12  # of errors, the most confident first
 
 
 def prediction_rows(
@@ -73,9 +74,6 @@ def run_sums(evaluation: Artifact, task: Artifact) -> dict[tuple[str, int], NDAr
         run: kind.sums([{kind.answer: each} for each in own], examples)
         for run, own in answers.items()
     }
-
-
-_EXAMPLES = 12
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind
 
 TableName = Literal["T2", "T6", "T7", "T8", "T9", "T10", "C1", "C2"]
+_FILE = resources.files("rungwise.evaluation.comparison") / "published.yaml"
 
 
 class Published(Config):
@@ -43,7 +44,6 @@ class PublishedResults(Config):
     tables: dict[TableName, Published]
 
 
-_FILE = resources.files("rungwise.evaluation.comparison") / "published.yaml"
 TABLES = validate(
     PublishedResults, yaml.safe_load(_FILE.read_text("utf-8")), source="published.yaml"
 ).tables

@@ -33,6 +33,12 @@ from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.pretrained import load_encoder, load_model
 from rungwise.training.summary import PretrainSummary
 
+PSEUDO = "pseudo"  # the part of two-sided models
+Point = tuple[float, float, float, float]  # x, mean, low, high
+ScoreRows = Mapping[tuple[str, str], Mapping[str, SuiteScore]]
+_TYPICAL_TOKENS = 50_000.0  # that take as long as a suite of a few thousand texts
+TOKEN_BYTES = 4.5  # of UTF-8
+
 
 @dataclass(frozen=True)
 class Rung:
@@ -101,9 +107,6 @@ class Rung:
 
 def _split_by_text(values: NDArray[Any], encoded: Encoded) -> list[list[Any]]:
     return [part.tolist() for part in np.split(values, encoded.lengths.cumsum())[:-1]]
-
-
-PSEUDO = "pseudo"  # the part of two-sided models
 
 
 @dataclass(frozen=True)
@@ -183,9 +186,6 @@ def find_best(cells: Mapping[str, Cell], metric: str) -> frozenset[str]:
     return frozenset(name for name, value in values.items() if value == best)
 
 
-Point = tuple[float, float, float, float]  # x, mean, low, high
-
-
 def plot_value(x: float, value: float) -> Point:
     return x, value, value, value
 
@@ -205,9 +205,6 @@ class Panel:
     y: str
     lines: Mapping[str, Sequence[Point]]
     is_size: bool = False
-
-
-ScoreRows = Mapping[tuple[str, str], Mapping[str, SuiteScore]]
 
 
 @dataclass(frozen=True)
@@ -234,10 +231,6 @@ def tabulate_scores(rungs: Rungs, suite: str) -> SuiteBlock:
             row = score.part, score.metric.replace("_", " ")
             rows.setdefault(row, {})[rung.name] = score
     return SuiteBlock(suite, "part", rows)
-
-
-_TYPICAL_TOKENS = 50_000.0  # that take as long as a suite of a few thousand texts
-TOKEN_BYTES = 4.5  # of UTF-8
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,32 @@ from rungwise.tokenizer.token_text import TokensFile, close_documents, document_
 _SHORTEST, _LONGEST = 5, 25  # words; two-sided models read a sentence once a word
 _REACH = 20  # how far apart in rank words of like frequency may be
 _LEAST = 5  # occurrences of such a word in the held-out text
+TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
+_TOTALS = {
+    "": "all pairs, ties count half",
+    TIES_TO_GOOD: "all pairs, ties count as correct",
+    TIES: "share of ties",
+}
+_WORDS = (
+    "How often does a model give the acceptable one of two minimally different sentences the "
+    "higher probability? Percent of pairs, by phenomenon; chance is 50. Ties count half."
+)
+# Nats. Float32 rounding of a sentence's sum is about 1e-5 and varies with the batch; models differ
+# truly by less than this in fewer than one of 67,000 pairs.
+_EQUAL = 1e-4
+_AT_ONCE = 1 << 13  # sentences, so that batches fill with rows of one length
+# The released files separate two paradigms that the paper's tables count to another phenomenon.
+_PHENOMENA = {"s-selection": "argument_structure"}
+# To foretell how much is read: of the held-out split, and of BLiMP, whose files are paradigms.
+_RULES, _SENTENCE_TOKENS = 2, 20
+_PAIR_BYTES, _BLIMP_TOKENS = 440, 12
+_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+_BITS = (
+    "how many yes-or-no questions the model needs for each letter of new text. A model that knows "
+    "nothing needs 8; fewer are better. Models that read both sides of a word, such as BERT, have "
+    "no such number"
+)
+_DOCUMENT_TOKENS, _LINE_TOKENS = 600, 30  # typical ones
 
 
 @dataclass(frozen=True)
@@ -107,29 +133,6 @@ def replace_word(sentence: str, words: LikeWords) -> str:
     match = min(matches, key=lambda match: text_hash(sentence, match.start()))
     other = "".join(words.draw(match[0], 1, _REACH, sentence))
     return sentence[: match.start()] + other + sentence[match.end() :]
-
-
-TIES_TO_GOOD, TIES = "ties_to_good", "ties"  # parts besides the one with half credit
-_TOTALS = {
-    "": "all pairs, ties count half",
-    TIES_TO_GOOD: "all pairs, ties count as correct",
-    TIES: "share of ties",
-}
-_WORDS = (
-    "How often does a model give the acceptable one of two minimally different sentences the "
-    "higher probability? Percent of pairs, by phenomenon; chance is 50. Ties count half."
-)
-
-# Nats. Float32 rounding of a sentence's sum is about 1e-5 and varies with the batch; models differ
-# truly by less than this in fewer than one of 67,000 pairs.
-_EQUAL = 1e-4
-_AT_ONCE = 1 << 13  # sentences, so that batches fill with rows of one length
-# The released files separate two paradigms that the paper's tables count to another phenomenon.
-_PHENOMENA = {"s-selection": "argument_structure"}
-# To foretell how much is read: of the held-out split, and of BLiMP, whose files are paradigms.
-_RULES, _SENTENCE_TOKENS = 2, 20
-_PAIR_BYTES, _BLIMP_TOKENS = 440, 12
-_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 
 class MinimalPairsSuite(base.Suite):
@@ -264,16 +267,6 @@ def sample_pairs(pairs: Sequence[MinimalPair], per_paradigm: int | None) -> list
         order = np.random.default_rng(zlib.crc32(paradigm.encode())).permutation(len(members))
         sample += [members[number] for number in sorted(order[:per_paradigm].tolist())]
     return sample
-
-
-_BITS = (
-    "how many yes-or-no questions the model needs for each letter of new text. A model that knows "
-    "nothing needs 8; fewer are better. Models that read both sides of a word, such as BERT, have "
-    "no such number"
-)
-
-
-_DOCUMENT_TOKENS, _LINE_TOKENS = 600, 30  # typical ones
 
 
 @dataclass(frozen=True)

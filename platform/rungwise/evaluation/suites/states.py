@@ -38,6 +38,8 @@ from rungwise.tokenizer.mask_units import find_blanks
 
 FREQUENT = "most frequent"  # the part that predicts without any state
 MIXED = "linear mix"  # that of all layers, which needs no choice of one
+_NAMES = "classes_map.txt"  # of CoarseWSD-20
+_FEWEST = 20  # sentences of a word of a pair
 
 
 @dataclass(frozen=True)
@@ -180,10 +182,6 @@ def _read_tagged(
         [tag for each in sentences for tag in each.tags or ()],
         reader.layers([Sentence.of_words(each.words) for each in sentences]),
     )
-
-
-_NAMES = "classes_map.txt"
-_FEWEST = 20  # sentences of a word of a pair
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,18 @@ from rungwise.tokenizer import ids_after_blank
 
 Vectors = NDArray[np.float64]
 KNOWN = "known"  # the part with the share of known items
+FEWEST = 3  # pairs; with two, rho is 1 or -1
+_SEPARATORS = ("\t", ",", ";")  # else blanks
+_CELLS = 1 << 24  # cosines held at a time
+WORDS, OWN = "words", "own vector"  # the parts of the word table, and of a model's own way
+VECTORS, UNTRAINED, RANDOM = "vectors", "untrained", "random words"
+_SIZE = 200  # of random vectors
+MAJORITY = "most frequent"  # the part that predicts without any vector
+_LENGTHS = 6  # classes of sentences
+_FEWEST_WORDS = 5  # of a sentence whose words are swapped
+Split = tuple[classifiers.Places, classifiers.Places]  # the training and the test places
+Words = Sequence[str]  # of a sentence
+Examples = list[tuple[Words, str]]  # sentences, each with its class
 
 
 def word_pieces(rung: base.Rung, words: Sequence[str]) -> list[list[int]]:
@@ -65,10 +77,6 @@ def cosines(first: Vectors, second: Vectors) -> Vectors:
     """Row-wise cosines (N,) of two (N, D) arrays; 0 for zero vectors."""
     sizes = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return (first * second).sum(axis=1) / np.where(sizes == 0, 1.0, sizes)
-
-
-FEWEST = 3  # pairs; with two, rho is 1 or -1
-_SEPARATORS = ("\t", ",", ";")  # else blanks
 
 
 class _WordsSuite(base.FileSuite):
@@ -154,9 +162,6 @@ def _is_number(cell: str) -> bool:
         return math.isfinite(float(cell))
     except ValueError:
         return False
-
-
-_CELLS = 1 << 24  # cosines held at a time
 
 
 @dataclass(frozen=True)
@@ -246,11 +251,6 @@ def _word_ids(rung: base.Rung, words: Sequence[str]) -> dict[str, int]:
     return dict(itertools.compress(single.items(), has_vector))
 
 
-WORDS, OWN = "words", "own vector"  # the parts of the word table, and of a model's own way
-VECTORS, UNTRAINED, RANDOM = "vectors", "untrained", "random words"
-_SIZE = 200  # of random vectors
-
-
 def vectors_by_part(rung: base.Rung, texts: Sequence[str]) -> dict[str, Vectors]:
     """The vectors (N, E) of sentences: of each layer, of the word table, the model's own."""
     vectors: dict[str, NDArray[np.float32]] = {}
@@ -335,13 +335,6 @@ class SentencesSuite(_SentenceSuite, base.FileSuite):
                 for metric in ("correlation", "pearson")
             ]
         return items
-
-
-MAJORITY = "most frequent"
-_LENGTHS = 6
-_FEWEST_WORDS = 5  # of a sentence whose words are swapped
-
-Split = tuple[classifiers.Places, classifiers.Places]  # the training and the test places
 
 
 class _ProbeOfVectors(_SentenceSuite):
@@ -498,10 +491,6 @@ def _read_sentences(rung: base.Rung) -> tuple[str, list[list[str]]]:
     words = [each.split() for each in sentences]
     _, unit = count_units(sum(map(len, words)), sum(map(len, sentences)))
     return (" ", words) if unit == "words" else ("", [*map(list, sentences)])
-
-
-Words = Sequence[str]  # of a sentence
-Examples = list[tuple[Words, str]]  # sentences, each with its class
 
 
 def lengths(sentences: Sequence[Words]) -> Examples:
