@@ -82,8 +82,8 @@ def test_the_record_counts_what_was_run_and_saved(swept: tuple[SweepSummary, Pat
         if row.history:
             assert row.score == row.history[-1].score
     # Five came to the first milestone and two went on, of whom one came through the second.
-    assert [row.epochs_run for row in rows] == [4, 2, 0, 1, 1, 1]
-    assert [row.epochs_run for row in rows if row.stopped_early] == [2, 1, 1, 1]
+    assert [len(row.history) for row in rows] == [4, 2, 0, 1, 1, 1]
+    assert [len(row.history) for row in rows if row.stopped_early] == [2, 1, 1, 1]
     table = list(csv.DictReader((folder / "trials.csv").read_text().splitlines()))
     assert [row["trial"] for row in table] == [row.name for row in rows]
     left = {path.name for path in folder.iterdir()}

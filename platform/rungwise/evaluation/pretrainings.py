@@ -22,7 +22,7 @@ from rungwise.core.configuration.config import Config, validate
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, Reporter
+from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.core.storage.folder import Folder
@@ -328,8 +328,13 @@ def run_search(
     search, measure = config.search, config.search.measure
     rounds = max(len(plan.runs) for plan in config.trials)
     trials = [_read_trial(measure, plan, rounds, inputs) for plan in config.trials]
+    report = context.report
     for trial in trials:
-        _report(trial, context.report)
+        report.nested(trial.name, trial.values)
+        if trial.score is not None:
+            costs = {"seconds": trial.seconds, "tokens": float(trial.tokens)}
+            report.metrics({"score": trial.score, **costs}, 0, run=trial.name)
+        report.nested(trial.name, {}, "FAILED" if trial.score is None else "FINISHED")
     seeds = [run for titles in config.seeds if (run := _read_run(measure, titles, inputs))]
     best = trials[config.best]
     assert best.score is not None, "the best did not fail"
@@ -422,14 +427,6 @@ def _read_run(
         seconds=seconds,
         tokens=tokens,
     )
-
-
-def _report(trial: SearchTrial, report: Reporter) -> None:
-    report.nested(trial.name, trial.values)
-    if trial.score is not None:
-        costs = {"seconds": trial.seconds, "tokens": float(trial.tokens)}
-        report.metrics({"score": trial.score, **costs}, 0, run=trial.name)
-    report.nested(trial.name, {}, "FAILED" if trial.score is None else "FINISHED")
 
 
 class CurveConfig(Config):

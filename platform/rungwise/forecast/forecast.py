@@ -264,10 +264,7 @@ def extend_line(rows: Points) -> Callable[[Point], float]:
 def share_ordered(cells: Sequence[HiddenBudget], value: Callable[[HiddenBudget], float]) -> float:
     """Return the share of pairs that `value` orders as they are; ties count half."""
     right: list[float] = []
-
-    def key(cell: HiddenBudget) -> tuple[float, float, str]:
-        return (cell.seen, cell.budget, cell.measure)
-
+    key = attrgetter("seen", "budget", "measure")
     for _, group in groupby(sorted(cells, key=key), key=key):
         for one, other in combinations(group, 2):
             product = (value(one) - value(other)) * (one.actual - other.actual)

@@ -35,12 +35,14 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.store_errors import explain_store_errors
 from rungwise.core.tracking.sender import NOTE_TAG
 from rungwise.core.tracking.tracker import Tracker
+from rungwise.corpus.summary import CORPUS
 from rungwise.monitoring import Monitor
 from rungwise.pipeline.display import Display
 from rungwise.pipeline.estimate import Rates, RunForecast
 from rungwise.pipeline.stages import Grow, Growth
 from rungwise.report import findings
 from rungwise.report.stage import REPORT_PAGE
+from rungwise.tasks.stage import TASK
 from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.training.save_request import SCRATCH, request_saves
 
@@ -417,7 +419,12 @@ def _build(growth: Growth, root: Folder, build: Build, began: float, head: Head 
             parent, {f"rungwise.{name}": each.fingerprint for name, each in finished.items()}
         )
         tracker.metrics(parent, findings.headline_metrics(finished), step=0)
-        tracker.datasets(parent, findings.list_data(finished))
+        data = {
+            title: (each.digest, each.folder.uri)
+            for title, each in finished.items()
+            if each.stage in (CORPUS.name, TASK.name)
+        }
+        tracker.datasets(parent, data)
         tracker.tags(parent, {NOTE_TAG: findings.description(finished, root.uri)})
         status = "FINISHED"
     except KeyboardInterrupt:

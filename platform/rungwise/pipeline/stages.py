@@ -44,6 +44,9 @@ class TrainedStep:
     stages: dict[str, Stage]
 
 
+Before = Mapping[str, TrainedStep]  # by the input that its model is
+
+
 @dataclass
 class Graph:
     """Stages by title, each once: variants share stages of one fingerprint."""
@@ -91,61 +94,108 @@ def train_steps(
 ) -> list[TrainedStep]:
     """Turn each step into stages. `examples` is the task whose text some steps read; `common` stops
     before the first of these. Raises as `check_steps` does."""
-    configs, tokenizer = check_steps(recipe), _tokenizer_stage(recipe)
+    configs, source = check_steps(recipe), _Source(recipe, _tokenizer_stage(recipe), examples)
     trained: list[TrainedStep] = []
     for step, config in zip(recipe.training_steps, configs, strict=True):
         if common and step.reads_each_task:
             break
         before = {INITIAL: trained[-1]} if trained else {}
         if config.pretrain.parts(config.model):
-            trained = _train_parts(recipe, tokenizer, step, config, examples)
+            trained = source.train_parts(step, config)
             before = {str(part.step.name): part for part in trained}
-        text = TokensConfig(share=recipe.text_share)
-        trained.append(_train_step(recipe, tokenizer, step, config, examples, text, before))
+        trained.append(source.train(step, config, TokensConfig(share=recipe.text_share), before))
     return trained
 
 
-def _train_parts(
-    recipe: Recipe,
-    tokenizer: Stage,
-    step: StepConfig,
-    config: PretrainStageConfig,
-    examples: Stage | None,
-) -> list[TrainedStep]:
-    """The steps that train the models which this one is made of, on their share of the text."""
-    trained: dict[str, TrainedStep] = {}
-    for name, part in config.pretrain.parts(config.model).items():
-        own_step = _take_part(step, name, part)
-        own = _check_step(recipe, own_step, None)
-        first, last = recipe.text_share * part.first, recipe.text_share * part.last
-        text = TokensConfig(skip=first, share=last)
-        before = {part.reads: trained[part.reads]} if part.reads else {}
-        trained[name] = _train_step(recipe, tokenizer, own_step, own, examples, text, before)
-    return list(trained.values())
+@dataclass(frozen=True)
+class _Source:
+    """What all steps of a recipe read: its tokenizer, made of its corpus, and the task whose text
+    some of them read."""
 
+    recipe: Recipe
+    tokenizer: Stage
+    examples: Stage | None
 
-def _train_step(
-    recipe: Recipe,
-    tokenizer: Stage,
-    step: StepConfig,
-    config: PretrainStageConfig,
-    examples: Stage | None,
-    text: TokensConfig,
-    before: Mapping[str, TrainedStep],
-) -> TrainedStep:
-    """The stages of one pretraining, which reads the weights of others or of those `before` it."""
-    if config.pretrain.reads_tokens:
-        stages = _tokens_stages(recipe, tokenizer, step, text, examples)
-        inputs = {"tokens": stages["tokens"]}
-    else:
-        stages = _instances_stages(recipe, tokenizer, step, examples, text)
-        inputs = {name: stage for name, stage in stages.items() if is_read(name)}
-    if step.pretrain and (path := step.pretrain.imported):
-        weights = INITIAL_WEIGHTS.stage(ImportConfig(path=path), {"tokenizer": tokenizer})
-        stages[INITIAL] = inputs[INITIAL] = weights
-    inputs |= {name: each.stages["pretrain"] for name, each in before.items()}
-    stages["pretrain"] = PRETRAIN.stage(config, inputs, Title("pretrain", step=step.name))
-    return TrainedStep(step, stages)
+    def train_parts(self, step: StepConfig, config: PretrainStageConfig) -> list[TrainedStep]:
+        """The steps that train the models which this one is made of, on their share of the text."""
+        trained: dict[str, TrainedStep] = {}
+        for name, part in config.pretrain.parts(config.model).items():
+            own_step = _take_part(step, name, part)
+            own = _check_step(self.recipe, own_step, None)
+            share = self.recipe.text_share
+            text = TokensConfig(skip=share * part.first, share=share * part.last)
+            before = {part.reads: trained[part.reads]} if part.reads else {}
+            trained[name] = self.train(own_step, own, text, before)
+        return list(trained.values())
+
+    def train(
+        self, step: StepConfig, config: PretrainStageConfig, text: TokensConfig, before: Before
+    ) -> TrainedStep:
+        """The stages of one pretraining, which reads the weights of others or of those `before`
+        it."""
+        if config.pretrain.reads_tokens:
+            stages = self.tokens(step, text)
+            inputs = {"tokens": stages["tokens"]}
+        else:
+            stages = self.instances(step, text)
+            inputs = {name: stage for name, stage in stages.items() if is_read(name)}
+        if step.pretrain and (path := step.pretrain.imported):
+            imported, tokenizer = ImportConfig(path=path), {"tokenizer": self.tokenizer}
+            stages[INITIAL] = inputs[INITIAL] = INITIAL_WEIGHTS.stage(imported, tokenizer)
+        inputs |= {name: each.stages["pretrain"] for name, each in before.items()}
+        stages["pretrain"] = PRETRAIN.stage(config, inputs, Title("pretrain", step=step.name))
+        return TrainedStep(step, stages)
+
+    def instances(self, step: StepConfig, text: TokensConfig) -> dict[str, Stage]:
+        if step.instances is None:
+            self.recipe.require("builds instances", "instances")
+        assert step.instances
+        own = step.instances.tokens.model_copy(update={"share": text.share})
+        stages = self.tokens(step, own)
+        inputs, name = {"tokens": stages["tokens"]}, step.name
+        stages["instances"] = INSTANCES.stage(step.instances, inputs, Title("instances", step=name))
+        longer = self.recipe.longer_instances
+        if longer is not None and (step.pretrain is None or step.pretrain.reads_longer):
+            title = Title("longer_instances", step=name)
+            stages["longer_instances"] = LONGER_INSTANCES.stage(longer, inputs, title)
+        for member, rows in ({} if step.pretrain is None else step.pretrain.mixed_rows).items():
+            tokens, own = stages["tokens"], step.mixed_tasks.get(member)
+            task = own or step.task
+            if rows.labelled and task and (own or not step.labelled):
+                of_task = _task_tokens(task, self.tokenizer, name, f"_of_{member}")
+                tokens = of_task["tokens"]
+                stages |= {f"{key}_of_{member}": stage for key, stage in of_task.items()}
+            key = MIXED_INSTANCES + member
+            stages[key] = INSTANCES.stage(rows, {"tokens": tokens}, Title(key, step=name))
+        return stages
+
+    def tokens(self, step: StepConfig, config: TokensConfig) -> dict[str, Stage]:
+        """Corpus, tokenizer and tokens, and the task that they are of; inputs come first."""
+        general = self.tokenizer.inputs["corpus"]
+        if step.labelled:
+            assert step.task
+            pairs = _task_tokens(step.task, self.tokenizer, step.name)
+            return {"corpus": general, "tokenizer": self.tokenizer, **pairs}
+        text = {"corpus": general} if step.corpus == general.config else self._own_text(step)
+        inputs = {"corpus": text["corpus"], "tokenizer": self.tokenizer}
+        tokens = TOKENS.stage(config, inputs, Title("tokens", step=step.name))
+        return {**text, "tokenizer": self.tokenizer, "tokens": tokens}
+
+    def _own_text(self, step: StepConfig) -> dict[str, Stage]:
+        """The corpus of a step that does not read the recipe's, and its task if it reads that."""
+        if step.corpus is not None:
+            return {"corpus": CORPUS.stage(step.corpus, title=Title("corpus", step=step.name))}
+        assert step.task_text
+        own, examples = {}, self.examples
+        if step.task is not None:
+            own["task"] = examples = TASK.stage(step.task, title=Title("task", step=step.name))
+        if examples is None:
+            raise ConfigError(
+                f"the step {step.name} reads the text of a task, but this workflow has none; give "
+                "it a task or a corpus"
+            )
+        title = Title("task_text", step=step.name)
+        return {**own, "corpus": TASK_TEXT.stage(step.task_text, {"task": examples}, title)}
 
 
 def _take_part(step: StepConfig, name: str, part: MixturePart) -> StepConfig:
@@ -175,70 +225,12 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     """Corpus, tokenizer, tokens, instances and longer ones if any, of the last step; inputs come
     first. Tokens of labelled pairs are those of a task, which is then among the stages."""
     step, text = recipe.training_steps[-1], TokensConfig(share=recipe.text_share)
-    return _instances_stages(recipe, _tokenizer_stage(recipe), step, None, text)
+    return _Source(recipe, _tokenizer_stage(recipe), None).instances(step, text)
 
 
 def _tokenizer_stage(recipe: Recipe) -> Stage:
     """The tokenizer of all steps; its input is the corpus of the recipe."""
     return TOKENIZER.stage(recipe.tokenizer, {"corpus": CORPUS.stage(recipe.corpus)})
-
-
-def _instances_stages(
-    recipe: Recipe, tokenizer: Stage, step: StepConfig, examples: Stage | None, text: TokensConfig
-) -> dict[str, Stage]:
-    if step.instances is None:
-        recipe.require("builds instances", "instances")
-    assert step.instances
-    own = step.instances.tokens.model_copy(update={"share": text.share})
-    stages = _tokens_stages(recipe, tokenizer, step, own, examples)
-    inputs, name = {"tokens": stages["tokens"]}, step.name
-    stages["instances"] = INSTANCES.stage(step.instances, inputs, Title("instances", step=name))
-    longer = recipe.longer_instances
-    if longer is not None and (step.pretrain is None or step.pretrain.reads_longer):
-        title = Title("longer_instances", step=name)
-        stages["longer_instances"] = LONGER_INSTANCES.stage(longer, inputs, title)
-    for member, rows in ({} if step.pretrain is None else step.pretrain.mixed_rows).items():
-        tokens, own = stages["tokens"], step.mixed_tasks.get(member)
-        task = own or step.task
-        if rows.labelled and task and (own or not step.labelled):
-            of_task = _task_tokens(task, tokenizer, name, f"_of_{member}")
-            tokens = of_task["tokens"]
-            stages |= {f"{key}_of_{member}": stage for key, stage in of_task.items()}
-        key = MIXED_INSTANCES + member
-        stages[key] = INSTANCES.stage(rows, {"tokens": tokens}, Title(key, step=name))
-    return stages
-
-
-def _tokens_stages(
-    recipe: Recipe, tokenizer: Stage, step: StepConfig, config: TokensConfig, examples: Stage | None
-) -> dict[str, Stage]:
-    """Corpus, tokenizer and tokens, and the task that they are of; inputs come first."""
-    general = tokenizer.inputs["corpus"]
-    if step.labelled:
-        assert step.task
-        pairs = _task_tokens(step.task, tokenizer, step.name)
-        return {"corpus": general, "tokenizer": tokenizer, **pairs}
-    text = {"corpus": general} if step.corpus == general.config else _own_text(step, examples)
-    inputs = {"corpus": text["corpus"], "tokenizer": tokenizer}
-    tokens = TOKENS.stage(config, inputs, Title("tokens", step=step.name))
-    return {**text, "tokenizer": tokenizer, "tokens": tokens}
-
-
-def _own_text(step: StepConfig, examples: Stage | None) -> dict[str, Stage]:
-    """The corpus of a step that does not read the recipe's, and its task if it reads that."""
-    if step.corpus is not None:
-        return {"corpus": CORPUS.stage(step.corpus, title=Title("corpus", step=step.name))}
-    assert step.task_text
-    own = {}
-    if step.task is not None:
-        own["task"] = examples = TASK.stage(step.task, title=Title("task", step=step.name))
-    if examples is None:
-        raise ConfigError(
-            f"the step {step.name} reads the text of a task, but this workflow has none; give it a "
-            "task or a corpus"
-        )
-    title = Title("task_text", step=step.name)
-    return {**own, "corpus": TASK_TEXT.stage(step.task_text, {"task": examples}, title)}
 
 
 def _task_tokens(

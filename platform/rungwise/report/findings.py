@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.tracking.sender import EXPERIMENT_ID, RUN_ID
 from rungwise.core.wording import list_first
-from rungwise.corpus.summary import CORPUS, OF_A_TASK, CorpusSummary, source_blocks
+from rungwise.corpus.summary import OF_A_TASK, CorpusSummary, source_blocks
 from rungwise.evaluation.comparison.summary import (
     EVALUATE,
     EvaluateSummary,
@@ -30,7 +30,6 @@ from rungwise.serving.card import link_page
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.kinds.kind import TaskKind
-from rungwise.tasks.stage import TASK
 from rungwise.training.fit_config import PRETRAIN
 from rungwise.training.summary import PretrainSummary
 
@@ -412,15 +411,6 @@ def headline_metrics(finished: Mapping[str, Artifact]) -> dict[str, float]:
                 # The UI groups charts into rows by what precedes the last slash.
                 results[f"{title}/{evaluated.metric}/{name}"] = estimate.mean
     return results
-
-
-def list_data(finished: Mapping[str, Artifact]) -> dict[str, tuple[str, str]]:
-    """The digest and the place of each corpus and task, by title."""
-    return {
-        title: (each.digest, each.folder.uri)
-        for title, each in finished.items()
-        if each.stage in (CORPUS.name, TASK.name)
-    }
 
 
 def description(finished: Mapping[str, Artifact], root: str) -> str:

@@ -260,8 +260,8 @@ def summarise(job: SweepJob) -> SweepSummary:
         metric=job.metric,
         stopped_early=stopped,
         failed=failed,
-        epochs_run=sum(trial.epochs_run for trial in trials),
-        epochs_asked=sum(trial.epochs_asked for trial in trials),
+        epochs_run=sum(len(trial.history) for trial in trials),
+        epochs_asked=sum(trial.finetune.epochs for trial in trials),
         seconds=round(sum(trial.seconds for trial in trials), 3),
         headline=f"{format_count(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
         f"best validation {job.metric} {format_metric(best.score, job.metric)} "

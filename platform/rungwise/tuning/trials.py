@@ -379,14 +379,6 @@ class SweepTrial(TrialRecord, frozen=False):
         """True if it need not run again; failed trials are retried."""
         return self.state in ("finished", "stopped_early")
 
-    @property
-    def epochs_run(self) -> int:
-        return len(self.history)
-
-    @property
-    def epochs_asked(self) -> int:
-        return self.finetune.epochs
-
     def fail(self, error: str) -> None:
         self.state, self.error, self.score, self.loss = "failed", error, None, None
 
@@ -399,7 +391,8 @@ class SweepTrial(TrialRecord, frozen=False):
         return flatten(self.finetune.model_dump(mode="json"), "finetune")
 
     def columns(self) -> dict[str, Any]:
-        return {"epochs_run": self.epochs_run, "epochs_asked": self.epochs_asked, "loss": self.loss}
+        epochs = {"epochs_run": len(self.history), "epochs_asked": self.finetune.epochs}
+        return epochs | {"loss": self.loss}
 
 
 class SweepSummary(Summary):
