@@ -39,14 +39,8 @@ from rungwise.tasks.scoring.metrics import format_metric
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.fit_config import PretrainStageConfig, read_training_config
 from rungwise.training.summary import PretrainSummary
-from rungwise.tuning.trials import (
-    TrialRecord,
-    TuningConfig,
-    best_so_far,
-    describe_values,
-    expected_best,
-    tabulate,
-)
+from rungwise.tuning import trials as records
+from rungwise.tuning.trials import TrialRecord, TuningConfig
 
 # Keys that change what a loss is of, or its scale.
 _LOSS_KEYS = ("pretrain.objective", "pretrain.mixture", "instances.kind", "instances.masking")
@@ -311,7 +305,7 @@ class SearchSummary(Summary):
     @property
     def expected(self) -> list[float]:
         """The expected best of 1, 2, ... trials; the best so far where some were stopped early."""
-        curve = expected_best if self.exchangeable else best_so_far
+        curve = records.expected_best if self.exchangeable else records.best_so_far
         return curve(self.scores, self.higher_is_better)
 
     @property
@@ -363,11 +357,11 @@ def run_search(
         show=(TABLE,),
         headline=f"{format_count(len(trials), 'trial')}, {failed} failed  best "
         f"{measure.kind.replace('_', ' ')} {format_metric(best.score, measure.metric)}{spread} "
-        f"({describe_values(best.values)})",
+        f"({records.describe_values(best.values)})",
     )
     rows = [
         row | {"best": trial.number == best.number}
-        for trial, row in zip(trials, tabulate(trials), strict=True)
+        for trial, row in zip(trials, records.tabulate(trials), strict=True)
     ]
     output.write_bytes(TABLE, csv_bytes(rows))
     return summary

@@ -25,21 +25,8 @@ from statistics import fmean, median
 
 import numpy as np
 
-from rungwise.forecast.curves import (
-    SEED,
-    Array,
-    Curves,
-    Increase,
-    Interval,
-    Point,
-    Points,
-    Priors,
-    Rungs,
-    draw_curves,
-    group_by_rung,
-    grow,
-    read_priors,
-)
+from rungwise.forecast import curves as laws
+from rungwise.forecast.curves import Array, Curves, Increase, Interval, Point, Points, Priors, Rungs
 
 FEWEST = 2  # budgets that a forecast is made from
 BUDGETS = 3  # two to fit, and the third tells whether the fit foretells anything
@@ -79,12 +66,12 @@ Forecasts = Sequence[RungForecast]
 
 def forecast(points: Points, growth: Increase, priors: Priors | None = None) -> list[RungForecast]:
     """Forecast every rung of a ladder, in the order of the points."""
-    priors = priors or read_priors()
-    rungs = group_by_rung(points)
-    curves = draw_curves(points, priors)
+    priors = priors or laws.read_priors()
+    rungs = laws.group_by_rung(points)
+    curves = laws.draw_curves(points, priors)
     smaller = draw_smaller(points, priors)
     refusals = explain_refusals(points, smaller)
-    targets = {rung: grow(rows[-1], growth) for rung, rows in rungs.items()}
+    targets = {rung: laws.grow(rows[-1], growth) for rung, rows in rungs.items()}
     later = {rung: curves[rung].predict_point(targets[rung]) for rung in rungs}
     for rung, bits in later.items():
         refusals[rung] = refusals[rung] or _refuse_target(rungs[rung][-1], targets[rung], bits)
@@ -108,15 +95,15 @@ def forecast(points: Points, growth: Increase, priors: Priors | None = None) -> 
 
 def draw_smaller(points: Points, priors: Priors) -> dict[str, Curves]:
     """Draw the curves of rungs without the largest budget of each."""
-    rungs = group_by_rung(points)
+    rungs = laws.group_by_rung(points)
     smaller = [point for point in points if point.budget < rungs[point.rung][-1].budget]
-    return draw_curves(smaller, priors)
+    return laws.draw_curves(smaller, priors)
 
 
 def explain_refusals(points: Points, smaller: Mapping[str, Curves]) -> dict[str, str]:
     """Say of each rung why it cannot be forecast from its points; "" if it can. `smaller` are its
     curves without the largest budget."""
-    rungs = group_by_rung(points)
+    rungs = laws.group_by_rung(points)
     return {rung: _refuse_rung(rows, smaller.get(rung)) for rung, rows in rungs.items()}
 
 
@@ -209,7 +196,7 @@ class Backtest:
 def backtest(points: Points, priors: Priors | None = None) -> Backtest:
     """Hide the largest budgets of a ladder, one more each time, and forecast them from the others.
     The hidden values are of the same documents, whose luck is therefore left out."""
-    priors = priors or read_priors()
+    priors = priors or laws.read_priors()
     budgets = sorted({point.budget for point in points})
     cells: list[HiddenBudget] = []
     for largest in budgets[FEWEST - 1 : -1]:
@@ -221,10 +208,10 @@ def backtest(points: Points, priors: Priors | None = None) -> Backtest:
 
 def compare(seen: Points, hidden: Points, priors: Priors) -> list[HiddenBudget]:
     """Forecast hidden points, means over seeds, from those seen of the same rungs."""
-    curves = draw_curves(seen, priors)
-    rungs = group_by_rung(seen)
+    curves = laws.draw_curves(seen, priors)
+    rungs = laws.group_by_rung(seen)
     cells = []
-    for rung, rows in group_by_rung(hidden).items():
+    for rung, rows in laws.group_by_rung(hidden).items():
         if len({row.budget for row in rungs.get(rung, [])}) < FEWEST:
             continue
         line, last = extend_line(rungs[rung]), rungs[rung][-1]
@@ -309,7 +296,7 @@ class Crossing:
 def predict_at_seconds(curves: Curves, seconds: Array, text: float = 1.0) -> Array:
     """Return draws of bits after so many core-seconds, on `text` times the training text."""
     last = curves.last
-    distinct = grow(last, Increase(text=text)).distinct
+    distinct = laws.grow(last, Increase(text=text)).distinct
     tokens = last.tokens * seconds / last.seconds
     if last.fitted == "counts":
         tokens = np.minimum(tokens, distinct)
@@ -424,7 +411,7 @@ class ParallelLines:
 
     def draw(self, rung: str, logs: Array) -> Array:
         """Return scores of new runs of a rung with these draws of log loss, at most 1."""
-        generator = np.random.default_rng((SEED, zlib.crc32(rung.encode())))
+        generator = np.random.default_rng((laws.SEED, zlib.crc32(rung.encode())))
         centre, height, count = self.centres[rung]
         draws = len(logs)
         scale = self.error * np.sqrt(self.freedom / generator.chisquare(self.freedom, draws))
@@ -469,7 +456,7 @@ def forecast_tasks(points: Points, forecasts: Forecasts) -> list[TaskForecast]:
 
 
 def _forecast_task(points: Points, task: str, forecasts: Forecasts) -> TaskForecast:
-    rungs = group_by_rung(point for point in points if task in point.scores)
+    rungs = laws.group_by_rung(point for point in points if task in point.scores)
     errors, last_errors, factor = _hide_largest(rungs, task, forecasts)
     few = len(errors) < FEWEST_RUNGS
     result = TaskForecast(

@@ -17,16 +17,8 @@ from rungwise.evaluation.comparison.summary import input_name
 from rungwise.evaluation.pretrainings import CURVE, CurveConfig, CurveRun, CurveStageConfig
 from rungwise.evaluation.suites.language_models import PerplexitySuite
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig, SuiteConfig
-from rungwise.pipeline.experiment import (
-    Budgets,
-    Candidate,
-    Experiment,
-    ExperimentVariant,
-    Planner,
-    name_variant,
-    plan_experiment,
-    resolve_variants,
-)
+from rungwise.pipeline import experiment as experiments
+from rungwise.pipeline.experiment import Budgets, Candidate, Experiment, ExperimentVariant, Planner
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import FinishedStages, Graph, Grow, measure_inputs, train_steps
 from rungwise.report.stage import LADDER, LadderConfig
@@ -43,8 +35,8 @@ def ladder_stages(recipe: Recipe) -> dict[str, Stage]:
     """Every stage from the corpus to the page of the ladder, by title. Raises ConfigError if a
     block is missing or a rung does not fit."""
     recipe.require("compares rungs", "measure")
-    variants = resolve_variants(recipe)
-    experiment = plan_experiment(recipe, variants)
+    variants = experiments.resolve_variants(recipe)
+    experiment = experiments.plan_experiment(recipe, variants)
     measured = {
         rung: tuple(stage.display_name for stage in stages)
         for rung, stages in experiment.measured.items()
@@ -167,7 +159,7 @@ def plan_curve(
         if own & wholes:
             continue  # it differs from a rung before it in fine-tuning alone
         wholes |= own
-        with name_variant(recipe, variant.name):
+        with experiments.name_variant(recipe, variant.name):
             shorter = _list_shares(recipe.curve, variant.recipe)
         is_measured = _pretrain_config(whole[0]).objective.is_code_length
         trainings: list[tuple[float, int, Mapping[str, Stage], Stage]] = []

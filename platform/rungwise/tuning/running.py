@@ -36,24 +36,8 @@ from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.models.device import use_threads
 from rungwise.tasks.kinds.examples import TaskSummary
 from rungwise.tasks.scoring.metrics import format_metric
-from rungwise.tuning.trials import (
-    STATES,
-    Epoch,
-    Halving,
-    SweepStageConfig,
-    SweepSummary,
-    SweepTrial,
-    check_values,
-    describe_values,
-    draw_trials,
-    rank_trials,
-    read_record,
-    read_records,
-    resolve_settings,
-    tabulate,
-    trial_name,
-    write_record,
-)
+from rungwise.tuning import trials as records
+from rungwise.tuning.trials import Epoch, Halving, SweepStageConfig, SweepSummary, SweepTrial
 
 TABLE = "trials.csv"
 DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
@@ -93,7 +77,7 @@ def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float, end: int) -
     use_threads(cpus)
     trial, start = new_record(job.config, config["number"]), None
     if job.config.sweep.halving:
-        earlier = read_record(trial.name, job.output)
+        earlier = records.read_record(trial.name, job.output)
         if earlier is not None and earlier.saved_epoch is not None:
             file = earlier.state_file(earlier.saved_epoch)
             if read_note(job.output, f"{file}.json"):
@@ -103,7 +87,7 @@ def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float, end: int) -
     # Epochs after the saved state run again.
     trial.history = trial.history[: trial.saved_epoch or 0]
     trial.state, trial.error = "running", ""
-    write_record(trial, job.output)
+    records.write_record(trial, job.output)
     settings = trial.finetune
     if not trial.history:
         job.report.nested(trial.name, trial.parameters())
@@ -135,11 +119,11 @@ def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float, end: int) -
             digest = {file: job.output.sha256(file)}
             write_note(job.output, f"{file}.json", {"epoch": epoch}, digest)
             former, trial.saved_epoch, trial.state = trial.saved_epoch, epoch, "waiting"
-            write_record(trial, job.output)
+            records.write_record(trial, job.output)
             if former is not None:
                 job.output.remove(trial.state_file(former))
         else:
-            write_record(trial, job.output)
+            records.write_record(trial, job.output)
         job.report.metrics(row.points(), epoch, run=trial.name)
         job.report.flush()
         tune.report({"score": score, "epoch": epoch})
@@ -161,14 +145,14 @@ def run_trial(config: dict[str, Any], *, job: SweepJob, cpus: float, end: int) -
     finally:
         # Tune stops a trial by SystemExit; the driver then writes its final state.
         if trial.state != "running":
-            write_record(trial, job.output)
+            records.write_record(trial, job.output)
         job.report.flush()
 
 
 def new_record(config: SweepStageConfig, number: int) -> SweepTrial:
     """The record of a trial that has not begun."""
-    values = draw_trials(config.sweep)[number]
-    settings = resolve_settings(config, values)
+    values = records.draw_trials(config.sweep)[number]
+    settings = records.resolve_settings(config, values)
     return SweepTrial(number=number, values=values, finetune=settings, seed=config.sweep.seed)
 
 
@@ -180,7 +164,7 @@ def select_survivors(trials: Iterable[SweepTrial], milestone: int, halving: Halv
         for row in trial.history
         if row.epoch == milestone and trial.state != "failed"
     ]
-    return [trial_name(number) for number in halving.select(rank_trials(rows))]
+    return [records.trial_name(number) for number in halving.select(records.rank_trials(rows))]
 
 
 def play_rounds(
@@ -192,13 +176,13 @@ def play_rounds(
     are then final. Other failed trials run again."""
     config, output = job.config, job.output
     decided: dict[str, list[str]] = read_note(output, DECISIONS) or {}
-    numbers = list(range(len(draw_trials(config.sweep))))
+    numbers = list(range(len(records.draw_trials(config.sweep))))
     for end in config.rounds:
-        records = {trial.number: trial for trial in read_records(output)}
+        begun = {trial.number: trial for trial in records.read_records(output)}
         runs = [
             number
-            for number in sorted(numbers, key=lambda number: number not in records)
-            if (trial := records.get(number)) is None
+            for number in sorted(numbers, key=lambda number: number not in begun)
+            if (trial := begun.get(number)) is None
             or not (trial.ended or (trial.saved_epoch or 0) >= end)
         ]
         if runs and str(end) not in decided:
@@ -206,15 +190,15 @@ def play_rounds(
         if end == config.rounds[-1]:
             return
         assert config.sweep.halving
-        trials = [trial for trial in read_records(output) if trial.number in numbers]
+        trials = [trial for trial in records.read_records(output) if trial.number in numbers]
         if str(end) not in decided:
             decided[str(end)] = select_survivors(trials, end, config.sweep.halving)
             write_note(output, DECISIONS, decided)
-        numbers = [number for number in numbers if trial_name(number) in decided[str(end)]]
+        numbers = [number for number in numbers if records.trial_name(number) in decided[str(end)]]
         for trial in trials:
             if trial.state == "waiting" and trial.number not in numbers:
                 trial.state = "stopped_early"
-                write_record(trial, output)
+                records.write_record(trial, output)
                 if trial.saved_epoch is not None:
                     output.remove(trial.state_file(trial.saved_epoch))
                 stop(trial)
@@ -228,21 +212,21 @@ def run_sweep(
     unfinished trials. Raises UserError if every trial failed or one needs more than any node has,
     ConfigError for a value that does not fit the task."""
     info = TaskSummary.of(inputs["task"]).info
-    check_values(config, info)
+    records.check_values(config, info)
     job = SweepJob(config, inputs, output, info.metric, context.report, train)
     # Tune's files from a killed attempt are of no use.
     (output / ".ray-tune").remove()
     with shared_scratch(output, "ray-tune") as scratch:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         run_trials(job, context.compute, nodes, scratch)
-    (output / STATES).remove()
+    (output / records.STATES).remove()
     summary = summarise(job)
     output.remove(DECISIONS)
     return summary
 
 
 def summarise(job: SweepJob) -> SweepSummary:
-    trials = read_records(job.output)
+    trials = records.read_records(job.output)
     # Stopped trials were not trained as their settings say, so one wins only if all were stopped.
     whole = [trial for trial in trials if not trial.stopped_early]
     ranked = _rank(whole) or _rank(trials)
@@ -265,14 +249,14 @@ def summarise(job: SweepJob) -> SweepSummary:
         seconds=round(sum(trial.seconds for trial in trials), 3),
         headline=f"{format_count(len(trials), 'trial')}, {stopped} stopped early, {failed} failed  "
         f"best validation {job.metric} {format_metric(best.score, job.metric)} "
-        f"({describe_values(best.values)})",
+        f"({records.describe_values(best.values)})",
     )
-    job.output.write_bytes(TABLE, csv_bytes(tabulate(trials)))
+    job.output.write_bytes(TABLE, csv_bytes(records.tabulate(trials)))
     return summary
 
 
 def _rank(trials: Sequence[SweepTrial]) -> list[int]:
-    return rank_trials((trial.number, trial.score, trial.loss) for trial in trials)
+    return records.rank_trials((trial.number, trial.score, trial.loss) for trial in trials)
 
 
 def count_concurrent(compute: ComputeConfig, nodes: Sequence[dict[str, float]]) -> int:
@@ -298,14 +282,14 @@ def run_trials(
 ) -> None:
     """Run every unfinished trial; results are in their records."""
     concurrent = count_concurrent(compute, nodes)
-    trials = draw_trials(job.config.sweep)
+    trials = records.draw_trials(job.config.sweep)
     for values in trials:
-        resolve_settings(job.config, values)
-    records = read_records(job.output)
-    watch = _Watch(job, sum(trial.ended for trial in records), len(trials))
+        records.resolve_settings(job.config, values)
+    begun = records.read_records(job.output)
+    watch = _Watch(job, sum(trial.ended for trial in begun), len(trials))
     # Report earlier attempts' trials again, since their last reports may have been lost. Tracking
     # accepts each point of a run once, so nothing is duplicated.
-    for trial in records:
+    for trial in begun:
         if trial.ended or trial.saved_epoch is not None:
             job.report.nested(trial.name, trial.parameters())
             for row in trial.history:
@@ -324,7 +308,7 @@ def run_trials(
                 # Saves starting a process per trial; safe because training seeds all its
                 # generators.
                 reuse_actors=True,
-                trial_name_creator=lambda trial: trial_name(trial.config["number"]),
+                trial_name_creator=lambda trial: records.trial_name(trial.config["number"]),
                 trial_dirname_creator=str,
             ),
             run_config=tune.RunConfig(
@@ -349,11 +333,11 @@ class _Watch(Callback):
         record = self._record(trial)
         if record.state != "failed":
             record.fail("its process died")
-            write_record(record, self._job.output)
+            records.write_record(record, self._job.output)
         self.close(record, "FAILED")
 
     def _record(self, trial: Any) -> SweepTrial:
-        record = read_record(str(trial), self._job.output)
+        record = records.read_record(str(trial), self._job.output)
         # None if its process died before writing a record.
         return record or new_record(self._job.config, trial.config["number"])
 
