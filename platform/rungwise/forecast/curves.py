@@ -22,12 +22,11 @@ reads its text once, so that the same curve is a law of the text alone.
 Parameters are fitted as logarithms, with a normal prior each, on residuals of log L with Huber's
 loss. Every fit is a batch of problems: a grid of starts, or draws of the noise.
 
-Intervals and comparisons come from joint draws of the curves of all rungs.
-
-A draw of a rung is one law, chosen by how well each foretold the largest budget from the others;
-its parameters, fitted to points and priors moved by their noise; and a misfit that grows with every
-doubling beyond the last point, widened by a factor of earlier backtests. To them come the luck of
-the run and that of the held-out documents, which are drawn once for all rungs.
+Intervals and comparisons come from joint draws of all curves. A draw of a rung is one law, chosen
+by how well each foretold the largest budget from the others; its parameters, fitted to points and
+priors moved by their noise; and a misfit that grows with every doubling beyond the last point,
+widened by a factor of earlier backtests. To them come the luck of the run and that of the held-out
+documents, which are drawn once for all rungs.
 
 priors.yaml is written by `python -m benchmarks.forecast --write` from every corpus with a curve.
 """

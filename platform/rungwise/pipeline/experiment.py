@@ -59,6 +59,7 @@ _FINETUNE = "finetune."
 _FINETUNE_INPUTS = ("tokenizer", "pretrain")  # of a variant
 Budgets = dict[int | None, Stage]  # the examples of a task by label budget; None: all of them
 Pretrainings = dict[str, list[list[TrainedStep]]]  # by variant, one for each seed
+Measured = dict[str, list[Stage]]  # the same of what measures them
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ class Experiment:
     one for each seed of pretraining, and those that compare variants on a task."""
 
     stages: dict[str, Stage]
-    measured: dict[str, list[Stage]]
+    measured: Measured
     evaluated: list[Stage]
 
 
@@ -282,7 +283,7 @@ def plan_experiment(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> Ex
     made = [task for task in recipe.tasks if task not in budgets]
     budgets |= {task: planner.read_task(task, corpus) for task in made}
     pretrainings: Pretrainings = {}
-    measured: dict[str, list[Stage]] = {}
+    measured: Measured = {}
     for variant in variants:
         runs = pretrainings[variant.name] = planner.pretrain(variant)
         if recipe.measure:
@@ -399,11 +400,7 @@ class Planner:
         return stages
 
     def register(
-        self,
-        task: str,
-        candidates: list[Candidate],
-        measured: Mapping[str, list[Stage]],
-        inputs: Mapping[str, Stage],
+        self, task: str, candidates: list[Candidate], measured: Measured, inputs: dict[str, Stage]
     ) -> None:
         """Register the candidate that `evaluate.keep` names, else the first. `inputs` are its task,
         since a step may have read another one, and the stage that compares it."""

@@ -17,13 +17,15 @@ from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites.base import Column, Panel, Rungs, plot_estimate
 from rungwise.evaluation.suites.items import METRICS
 from rungwise.forecast import forecast as forecasts
-from rungwise.forecast.curves import Increase, Interval, Point
+from rungwise.forecast.curves import Increase, Interval, Point, Points
 from rungwise.forecast.forecast import Crossing, Forecasts, RungForecast
 from rungwise.report import formats, style
 from rungwise.report.findings import Inputs, Names, VariantComparison, select_stage
 from rungwise.report.formats import INK, Looks, Series, metric_name, small_percent
 from rungwise.report.page import Row, Section
 
+Tables = dict[str, list[RungForecast]]  # by growth
+Crossings = Mapping[str, Sequence[Crossing]]
 TIMES = 10.0  # what is foretold on the page; `rungwise forecast` takes any factor
 _CURVES, _CROSSINGS = 6, 6  # at most
 _PLACES = 60  # of a curve
@@ -182,7 +184,7 @@ class LadderForecast:
     """The points of a ladder's curve, and what they foretell for each growth."""
 
     points: list[Point]
-    tables: dict[str, list[RungForecast]]
+    tables: Tables
 
     def chances(self, claims: Sequence[ClaimResult]) -> dict[str, float]:
         """The chance that each claim about bits per byte, of rungs that can be foretold, holds with
@@ -311,12 +313,7 @@ def _make_row(
 
 
 def _draw(
-    points: Sequence[Point],
-    tables: Mapping[str, Forecasts],
-    crossings: Mapping[str, Sequence[Crossing]],
-    looks: Looks,
-    *,
-    narrow: bool,
+    points: Points, tables: Tables, crossings: Crossings, looks: Looks, *, narrow: bool
 ) -> bytes | None:
     """Bits per byte over core-seconds, a panel for each growth: points as measured, a line through
     them, dashed with a band where it is foretold, a ring at each crossing."""
@@ -340,7 +337,7 @@ def _draw(
 
 
 def _draw_rung(
-    axes: Axes, rung: RungForecast, points: Sequence[Point], growth: Increase, look: Series
+    axes: Axes, rung: RungForecast, points: Points, growth: Increase, look: Series
 ) -> None:
     axes.plot(
         [point.seconds for point in points],

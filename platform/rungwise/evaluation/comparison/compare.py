@@ -1,9 +1,7 @@
 """Evaluate stage: compare variants on the test split of one task, all with the same new seeds,
-which avoid the bias of a sweep's winner, and beside rivals: what people use without pretraining.
-
-A fine-tuning run is one Ray task for each variant and seed, whose result is stored when it ends, so
-that a killed stage resumes with the missing ones.
-"""
+which avoid the bias of a sweep's winner, and beside rivals: what people use without pretraining. A
+fine-tuning run is one Ray task for each variant and seed, whose result is stored when it ends, so
+that a killed stage resumes with the missing ones."""
 
 import gc
 import itertools

@@ -28,6 +28,7 @@ from rungwise.tasks.kinds.examples import Example, TaskSummary, read_examples
 from rungwise.tasks.kinds.kind import TaskKind
 
 PredictionRow = dict[str, Any]
+Predicted = Sequence[Mapping[str, Any]]  # as the kind of the task gives them
 
 FILE = "predictions.parquet"
 _DETAILS = ("probabilities", "start", "no_answer_score")
@@ -35,11 +36,7 @@ _EXAMPLES = 12  # of errors, the most confident first
 
 
 def prediction_rows(
-    variant: str,
-    seed: int | None,
-    examples: Sequence[Example],
-    predictions: Sequence[Mapping[str, Any]],
-    answer: str,
+    variant: str, seed: int | None, examples: Sequence[Example], predictions: Predicted, answer: str
 ) -> list[PredictionRow]:
     """The rows of one model; `answer` is the key of the task's kind in its `predictions`."""
     rows = []
