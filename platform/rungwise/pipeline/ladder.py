@@ -123,16 +123,13 @@ def grow_past_gaps(recipe: Recipe, make: Any, stages: Sequence[Stage]) -> Grow |
         needed = {stage.fingerprint for stage in remaining} - tasks.keys()
         optional = frozenset(each.fingerprint for each in stages) - needed
         if lost:
-            gaps |= {_name_model(rungs[rung][0]): reason for rung, reason in lost.items()}
+            for rung, reason in lost.items():
+                config = _pretrain_config(rungs[rung][0])
+                gaps[config.model.page_name(config.objective)] = reason
             remaining = make(recipe.with_gaps(unfilled, lost, gaps))
         return FinishedStages(remaining, optional)
 
     return grow
-
-
-def _name_model(measure: Stage) -> str:
-    config = _pretrain_config(measure)
-    return config.model.page_name(config.objective)
 
 
 def plan_curve(

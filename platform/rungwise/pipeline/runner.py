@@ -291,11 +291,8 @@ class StageJob:
         tracker.params(self._key, constants)
         tracker.tags(self._key, {NOTE_TAG: summary.headline})
         tracker.artifact(self._key, str(artifact.folder.local(artifacts.RECORD)))
-        folder = (
-            findings.PAGE_FILES
-            if stage.name in findings.PAGES
-            else f"{findings.PAGE_FILES}/{stage.name}"
-        )
+        folder = findings.PAGE_FILES
+        folder += f"/{stage.name}" * (stage.name not in findings.PAGES)
         for name in summary.show:
             path = str(artifact.folder.local(name))
             tracker.artifact(self._key, path)

@@ -274,12 +274,11 @@ def sum_up(verdicts: Sequence[str], first: str, second: str) -> str:
             parts.append(f"{words} on {counts[verdict]} of {len(verdicts)} tasks")
     if counts["unresolved"]:
         parts.append(f"{counts['unresolved']} of {len(verdicts)} unresolved")
-    but = (
-        " Over seeds only: the interval that also covers the choice of test examples contains 0."
-        if any(_ONLY_SEEDS in each for each in verdicts)
-        else ""
-    )
-    return f"{'; '.join(parts)}.{but}"
+    text = f"{'; '.join(parts)}."
+    if any(_ONLY_SEEDS in each for each in verdicts):
+        text += " Over seeds only: the interval that also covers the choice of test examples "
+        text += "contains 0."
+    return text
 
 
 def describe_scores(comparison: VariantComparison) -> list[str]:

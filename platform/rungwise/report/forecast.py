@@ -290,11 +290,9 @@ def _describe_best(title: str, rungs: Forecasts) -> str:
     first = min((each for each in rungs if each.last.measure == _BITS), key=lambda e: e.last.bits)
     assert best.later
     later = f"{best.later.median:.2f} [{best.later.low:.2f}, {best.later.high:.2f}]"
-    now = (
-        "It is best now."
-        if best.rung == first.rung
-        else f"Best now: {first.rung}, {first.last.bits:.2f}."
-    )
+    now = "It is best now."
+    if best.rung != first.rung:
+        now = f"Best now: {first.rung}, {first.last.bits:.2f}."
     refusals = [each.rung for each in rungs if each.refusal and each.last.measure == _BITS]
     among = f" of those that can be foretold (not {', '.join(refusals)})" if refusals else ""
     return (

@@ -41,6 +41,7 @@ _ENDS = {"first": min, "last": max}  # of the numbers of a part: layers of a run
 Verdict = Literal["confirmed", "contradicted", "undecided", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 RungItems = Mapping[ItemKey, Sequence[Items]]  # one for each seed of pretraining
+LadderItems = Mapping[str, RungItems]
 # A contrast, the smallest number of pretrainings in it, and the terms that a ladder lacks.
 _Compared = tuple[Contrast | None, int | None, tuple[str, ...]]
 _LEVEL = 0.05  # over all claims of a page
@@ -157,10 +158,7 @@ class ComparisonResult(SummaryPart):
 
 
 def compare(
-    comparison: ClaimComparison,
-    rungs: Mapping[str, RungItems],
-    runs: TaskRuns,
-    counted: Collection[str],
+    comparison: ClaimComparison, rungs: LadderItems, runs: TaskRuns, counted: Collection[str]
 ) -> ComparisonResult:
     """Make a comparison, or name what it lacks. `counted` rungs have no luck of training."""
     if comparison.of == TASKS:
@@ -188,7 +186,7 @@ def compare(
 
 
 def _compare_suite(
-    comparison: ClaimComparison, rungs: Mapping[str, RungItems], counted: Collection[str]
+    comparison: ClaimComparison, rungs: LadderItems, counted: Collection[str]
 ) -> _Compared:
     metric = comparison.metric or "accuracy"
     sign = 1.0 if METRICS[metric].higher_is_better else -1.0
