@@ -74,8 +74,8 @@ def write_report(
         plots = {"loss": draw_loss(pretrain, run, objective)}
         csv = {"training": run.history, "validation": run.validation}
         loss = Section("loss", "Pretraining loss", training | fields, plots, csv)
-        told = {"setup": _describe_setup(run), "mishaps": _describe_mishaps(run)}
-        speed = Section("speed", "Speed", training | told)
+        sentences = {"setup": _describe_setup(run), "mishaps": _describe_mishaps(run)}
+        speed = Section("speed", "Speed", training | sentences)
     page = Page(
         kind="report",
         workflow="finetune" if tasks else "pretrain",
