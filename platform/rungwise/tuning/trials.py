@@ -186,8 +186,8 @@ class Halving(Config):
 class TuningConfig(Config):
     """Which settings to try, and which trials to stop early."""
 
-    blocks: ClassVar[tuple[str, ...]]  # whose keys may be tried
-    advice: ClassVar[str]  # an example of such a key, and where others are tried
+    blocks: ClassVar[tuple[str, ...]] = ()  # whose keys may be tried; none: any
+    advice: ClassVar[str] = ""  # an example of such a key, and where others are tried
 
     space: dict[str, Space] = Field(min_length=1)  # by dotted key of the recipe: the values to try
     # independent draws, at most as many as there are combinations; null: every combination
@@ -199,7 +199,7 @@ class TuningConfig(Config):
     def _check_space(self) -> Self:
         for key, allowed in self.space.items():
             block, _, rest = key.partition(".")
-            if not rest or block not in self.blocks:
+            if self.blocks and not (rest and block in self.blocks):
                 raise ValueError(
                     f"space.{key}: expected a dotted key of {', '.join(self.blocks)}, such as "
                     f"{self.advice}"
