@@ -270,13 +270,13 @@ def make_row(rung: MeasuredRung, columns: Columns) -> Row:
 
 def _write_suites(suites: Suites, looks: Looks) -> list[Section]:
     """The sections of the suites, with the blocks that each brings."""
-    sections: dict[str, list[SuiteBlock]] = {}
+    by_section: dict[str, list[SuiteBlock]] = {}
     for name, (suite, rungs) in suites.items():
         if block := suite.show(name, rungs):
-            sections.setdefault(suite.section, []).append(block)
+            by_section.setdefault(suite.section, []).append(block)
     return [
         Section("suites", title, {"blocks": blocks, "looks": looks}, titled=True)
-        for title, blocks in sections.items()
+        for title, blocks in by_section.items()
     ]
 
 
