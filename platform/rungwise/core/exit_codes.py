@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rungwise.core.configuration.secrecy import redact
-from rungwise.core.errors import StageFailed, UserError
-from rungwise.core.storage.store_errors import DISK_IS_FULL, NOT_WRITABLE
+from rungwise.core.errors import DISK_IS_FULL, NOT_WRITABLE, StageFailed, UserError
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 _OF_A_PLACE = {*DISK_IS_FULL, *NOT_WRITABLE, errno.ENAMETOOLONG, errno.EISDIR}

@@ -15,14 +15,12 @@ from typing import Any
 
 from rungwise.core.configuration.canonical import fingerprint, flatten
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import UserError
+from rungwise.core.errors import UserError, explain_store_errors
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, Summary
 from rungwise.core.stages.context import Context, TrackingRun, run_stage
 from rungwise.core.stages.stage import GOES_ON, Planned
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.core.storage.store_errors import explain_store_errors
 from rungwise.core.tracking.sender import EXPERIMENT_ID, NOTE_TAG, RUN_ID
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.corpus.summary import CORPUS

@@ -22,11 +22,10 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import StageFailed, UserError, find_user_error
 from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, Summary
 from rungwise.core.stages.lease import Lease, register_driver
 from rungwise.core.stages.provenance import provenance
 from rungwise.core.stages.stage import Planned, Stage
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import NOTE_TAG
 from rungwise.core.tracking.tracker import Tracker

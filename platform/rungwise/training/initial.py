@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Artifact, Summary, find_input
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shards import read_shard
 from rungwise.instances.summary import InstancesSummary

@@ -15,8 +15,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact, PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.arpa import read_arpa

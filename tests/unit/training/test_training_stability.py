@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from rungwise.core.errors import UserError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact, PerSplit
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.transformer.attention import StackedLinear
 from rungwise.training import step as training_step

@@ -17,8 +17,7 @@ from rungwise.core.lazy import import_function
 
 # A training step reports, and runs where only PyTorch is.
 if TYPE_CHECKING:
-    from rungwise.core.stages.artifact import Artifact
-    from rungwise.core.stages.summary import Summary
+    from rungwise.core.stages.artifact import Artifact, Summary
     from rungwise.core.storage.folder import Folder
 
 

@@ -18,9 +18,8 @@ from rungwise.core.configuration.canonical import fingerprint, flatten, plain
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, Summary
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import list_first
 

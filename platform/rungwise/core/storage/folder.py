@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rungwise.core.errors import UserError
+from rungwise.core.errors import (
+    UserError,
+    explain_connection_errors,
+    explain_store_errors,
+    is_conflict,
+)
 from rungwise.core.storage.object_store import (
     download,
     file_on_disk,
@@ -22,11 +27,6 @@ from rungwise.core.storage.object_store import (
     is_remote,
     object_tag,
     open_stream,
-)
-from rungwise.core.storage.store_errors import (
-    explain_connection_errors,
-    explain_store_errors,
-    is_conflict,
 )
 
 _STAGED = ".tmp"

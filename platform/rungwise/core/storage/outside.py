@@ -20,12 +20,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import ConfigError, DataError, explain_connection_errors
 from rungwise.core.public_data import how_to_get
 from rungwise.core.storage.known_digests import describe_state, find_digests, keep_digests
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.source_files import SourceFile, data_files, find_files
-from rungwise.core.storage.store_errors import explain_connection_errors
 
 _THREADS = 16
 # Files (also .gz), folders and globs, local, s3:// or hf://, and members of .zip and .tar; one or a

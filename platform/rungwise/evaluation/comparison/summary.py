@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.lazy import LazyFunction
+from rungwise.core.stages.artifact import Summary, SummaryPart
 from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Summary, SummaryPart
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind

@@ -14,13 +14,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Reporter
 from rungwise.core.storage import outside
 from rungwise.core.storage.outside import Paths
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import SpecialIds
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary

@@ -13,10 +13,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.storage.outside import Paths, list_matching_files
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.evaluation.suites.base import (
     Column,
     FileSuite,

@@ -31,10 +31,9 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, SummaryPart
 from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.stages.provenance import provenance
-from rungwise.core.stages.summary import SummaryPart
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
 from rungwise.instances.summary import InstancesSummary
