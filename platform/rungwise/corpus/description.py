@@ -20,8 +20,13 @@ import pyarrow.parquet as pq
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.storage.folder import Folder
-from rungwise.core.storage.outside import Member
-from rungwise.core.storage.source_files import SourceFile, data_files, find_files, split_of_path
+from rungwise.core.storage.source_files import (
+    Member,
+    SourceFile,
+    data_files,
+    find_files,
+    split_of_path,
+)
 from rungwise.core.wording import format_count
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from rungwise.cluster.environment import ROOT_VARIABLE
 from rungwise.core.errors import ConfigError
 from rungwise.core.package_data import data_parent
-from rungwise.core.storage.folder import Folder, local_path
-from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.folder import Folder, is_remote, local_path
 from rungwise.core.tracking.store import default_uri
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.core.storage.outside import digest, on_disk
+from rungwise.core.storage.source_files import digest_matching_files, on_disk
 from rungwise.models.config import FAMILIES
 from rungwise.models.family import Family
 from rungwise.models.fitting import FileFamily, fill_arrays
@@ -63,7 +63,7 @@ def _import_file(
 
 def _digest_files(config: ImportConfig) -> Mapping[str, Any]:
     if _find_family(config.path):
-        return digest([config.path], "pretrain.initial")
+        return digest_matching_files([config.path], "pretrain.initial")
     return digest_folder(config)
 
 

@@ -20,9 +20,8 @@ from rich.filesize import decimal
 from rungwise.core.configuration.secrecy import list_texts
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.package_data import PACKAGE, data_parent
-from rungwise.core.storage import outside
-from rungwise.core.storage.folder import local_path
-from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.folder import is_remote, local_path
+from rungwise.core.storage.source_files import on_disk
 from rungwise.core.wording import list_first
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, make_stages
@@ -218,7 +217,7 @@ def check_paths(job: SubmittedJob, sizes: Mapping[str, int]) -> list[str]:
                     f"that is uploaded; give an absolute path that every machine has, such as "
                     f"{os.path.abspath(path)} for a cluster on this one, or s3://"
                 )
-            for file in outside.on_disk(path):
+            for file in on_disk(path):
                 name = os.path.relpath(file.uri.removeprefix("file://"), job.folder)
                 if Path(name).as_posix() not in sizes:
                     raise ConfigError(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import Paths
+from rungwise.core.storage.source_files import Paths
 from rungwise.corpus.document import Document
 from rungwise.evaluation.suites.base import (
     Column,

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import Paths
+from rungwise.core.storage.source_files import Paths
 from rungwise.evaluation.suites.base import (
     PSEUDO,
     TOKEN_BYTES,

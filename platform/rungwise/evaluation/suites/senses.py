@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import outside
-from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile, list_matching_files
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Column, FileSuite, MeasuredRung, Rung, compare_rungs
 from rungwise.evaluation.suites.items import Items
@@ -95,7 +94,7 @@ class SensesSuite(_Senses, FileSuite):
     kind: Literal["senses"] = "senses"
 
     def words(self, rung: Rung, name: str) -> list[AmbiguousWord]:
-        files = outside.list_matching_files(self.path, f"measure.{name}.path")
+        files = list_matching_files(self.path, f"measure.{name}.path")
         return read_words(files, self.sentences_per_word)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import Paths, list_matching_files
+from rungwise.core.storage.source_files import Paths, list_matching_files
 from rungwise.corpus.summary import count_units
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import (

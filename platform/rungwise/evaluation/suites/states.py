@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import Paths
+from rungwise.core.storage.source_files import Paths
 from rungwise.evaluation.suites import classifiers
 from rungwise.evaluation.suites.base import Rung, Suite, read_examples
 from rungwise.evaluation.suites.classifiers import Classes

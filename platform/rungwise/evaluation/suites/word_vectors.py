@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError, explain_connection_errors
-from rungwise.core.storage.outside import Paths, list_matching_files
-from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.source_files import Paths, SourceFile, list_matching_files
 from rungwise.evaluation.suites.base import (
     Column,
     FileSuite,

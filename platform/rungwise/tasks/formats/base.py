@@ -11,8 +11,7 @@ from pydantic import BeforeValidator, field_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import refuse_bomb
-from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.source_files import SourceFile, refuse_bomb
 from rungwise.core.wording import list_first
 from rungwise.corpus.config import DETECT, has_ascii_breaks
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
