@@ -32,8 +32,7 @@ from rungwise.core.stages.stage import ContinuableRun
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesConfig
 from rungwise.tokenizer.token_text import TokenisedText
-from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.checkpoint_files import CheckpointRules
+from rungwise.training.checkpoint import CheckpointRules, Checkpoints
 from rungwise.training.config import GradientFit
 from rungwise.training.feed import MIXED_INSTANCES, list_turns
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient

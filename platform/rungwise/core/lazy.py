@@ -1,6 +1,6 @@
 """Functions by name, imported by the process that calls them."""
 
-import importlib
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,4 @@ class LazyFunction:
 
 def import_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Import and return the function that a LazyFunction stands for; return any other as it is."""
-    if not isinstance(function, LazyFunction):
-        return function
-    module, _, name = function.place.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return pkgutil.resolve_name(function.place) if isinstance(function, LazyFunction) else function

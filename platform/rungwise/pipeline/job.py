@@ -32,8 +32,8 @@ from rungwise.report import findings
 from rungwise.report.stage import LADDER, REPORT, REPORT_PAGE
 from rungwise.serving.card import link_page
 from rungwise.tasks.stage import TASK
+from rungwise.training.checkpoint import SCRATCH
 from rungwise.training.fit_config import PRETRAIN, PretrainStageConfig
-from rungwise.training.save_request import SCRATCH
 from rungwise.training.summary import PretrainSummary
 
 PAGE_FILES = "report_files"  # sorts after report.html

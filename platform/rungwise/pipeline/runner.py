@@ -35,7 +35,7 @@ from rungwise.pipeline.display import Display
 from rungwise.pipeline.estimate import Rates, RunForecast
 from rungwise.pipeline.job import Build, StageJob, name_run, source_tags
 from rungwise.pipeline.stages import Grow, Growth
-from rungwise.training.save_request import request_saves
+from rungwise.training.checkpoint import request_saves
 
 _FINISH_SECONDS = 20.0  # the longest wait for the tracking server at the end of a run
 _POLL_SECONDS = 0.2

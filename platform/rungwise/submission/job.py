@@ -19,10 +19,10 @@ from rich.filesize import decimal
 
 from rungwise.core.configuration.secrecy import list_texts
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.package_data import PACKAGE, data_parent
 from rungwise.core.storage.folder import is_remote, local_path
 from rungwise.core.storage.source_files import on_disk
 from rungwise.core.wording import list_first
+from rungwise.pipeline.places import PACKAGE, data_parent
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, make_stages
 from rungwise.ray_private import default_excludes, folder_excludes, walk_folder

@@ -29,7 +29,7 @@ from rungwise.models.fitting import (
     SolvedFamily,
 )
 from rungwise.models.losses.objectives import Objective
-from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules
+from rungwise.training.checkpoint import CheckpointFiles, CheckpointRules
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.summary import PretrainSummary
 

@@ -24,8 +24,8 @@ from ray._private.runtime_env.packaging import create_package, get_uri_for_direc
 
 from rungwise.__main__ import main
 from rungwise.cluster.local import LocalCluster, save_cluster
-from rungwise.core import package_data
 from rungwise.core.errors import ConfigError, UserError
+from rungwise.pipeline import places
 from rungwise.submission import job
 from rungwise.submission.job import MOST_BYTES, check_upload, list_files
 from rungwise.submission.submit import connect, find_server, follow
@@ -236,9 +236,9 @@ def test_a_folder_of_one_s_own_takes_the_package_along_and_no_root(
 ) -> None:
     if is_wheel:
         package = tmp_path / "site-packages" / "rungwise"
-        shutil.copytree(package_data.PACKAGE, package)
+        shutil.copytree(places.PACKAGE, package)
         shutil.copytree(REPOSITORY / "workflows", package / "workflows")
-        monkeypatch.setattr(package_data, "PACKAGE", package)
+        monkeypatch.setattr(places, "PACKAGE", package)
         monkeypatch.setattr(job, "PACKAGE", package)
     own = tmp_path / "own"
     for left in ("artifacts/corpus/x/a", "runs/mlflow.db", "runs/pretrain/w", "here/w"):

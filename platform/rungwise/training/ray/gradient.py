@@ -23,8 +23,14 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import read_kind
 from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.ray_private import ControllerCallback, ResizingState
-from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.checkpoint_files import CheckpointRules
+from rungwise.training.checkpoint import (
+    SCRATCH,
+    CheckpointRules,
+    Checkpoints,
+    SaveRequests,
+    drop_requests,
+    request_saves,
+)
 from rungwise.training.config import GradientFit
 from rungwise.training.feed import DataPhase, count_epochs, list_turns, rows_per_epoch
 from rungwise.training.fit_config import BESIDE, check_rows, find_earlier
@@ -39,7 +45,6 @@ from rungwise.training.initial import (
 from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.pretrained import put_beside
-from rungwise.training.save_request import SCRATCH, SaveRequests, drop_requests, request_saves
 from rungwise.training.summary import Attempt, GradientRun, PretrainSummary, Prolonged, ReadLength
 from rungwise.training.throughput import COUNTING_RULE, Costs, Progress, device_name, totals
 
