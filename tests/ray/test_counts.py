@@ -23,7 +23,7 @@ from rungwise.training.config import FitConfig
 from rungwise.training.fit_config import CountsConfig, PretrainStageConfig
 from rungwise.training.initial import ImportConfig
 from rungwise.training.pretrained import load_model
-from rungwise.training.ray.counts import pretrain_by_counts
+from rungwise.training.ray.from_tokens import pretrain_by_counts
 from rungwise.training.tensor_files import MODEL
 from tests.conftest import SPECIAL_IDS, text_of_words
 from tests.summaries import standing

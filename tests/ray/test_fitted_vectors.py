@@ -23,7 +23,7 @@ from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.fit_config import PretrainStageConfig, pretrain_model
 from rungwise.training.pretrained import load_word_vectors
 from rungwise.training.ray import rounds
-from rungwise.training.ray.rounds import DOCUMENTS
+from rungwise.training.ray.from_tokens import DOCUMENTS
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL
 from tests.conftest import small_recipe, write_corpus, write_recipe

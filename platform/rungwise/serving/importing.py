@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Inputs
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.folder import Folder
@@ -22,7 +22,7 @@ from rungwise.training.tensor_files import MODEL, create_arrays, save_tensors
 
 
 def import_weights(
-    config: ImportConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: ImportConfig, inputs: Inputs, output: Folder, context: Context
 ) -> ImportSummary:
     """Write the weights of `config.path` under own names. Raises DataError for a model that is not
     supported, or of other tokens than those of `tokenizer`."""

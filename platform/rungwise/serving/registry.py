@@ -22,7 +22,7 @@ import pandas as pd
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact, chain
+from rungwise.core.stages.artifact import Artifact, Inputs, chain
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import PARENT_TAG
@@ -114,7 +114,7 @@ class _Entry:
 
 
 def register_model(
-    config: RegisterConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: RegisterConfig, inputs: Inputs, output: Folder, context: Context
 ) -> RegisterSummary:
     """Log and register the model in the run of this stage; write `registered.json`."""
     import mlflow

@@ -12,7 +12,7 @@ from rungwise.core.configuration.config import Config, block_kind, union_members
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, Inputs
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import ContinuableRun, StageType, Trunk
 from rungwise.core.storage.folder import Folder
@@ -46,7 +46,7 @@ class CountsConfig(Fitting):
     """Fitting by counting the text once."""
 
     fits: ClassVar[type] = CountedFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.ray.counts:pretrain_by_counts")
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_by_counts")
     reads_tokens: ClassVar[bool] = True
 
     kind: Literal["counts"] = "counts"
@@ -83,7 +83,7 @@ class AsynchronousConfig(_Passes):
     """
 
     fits: ClassVar[type] = ReadingFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.ray.rounds:pretrain_asynchronously")
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_asynchronously")
 
     kind: Literal["asynchronous"] = "asynchronous"
     epochs: int = Field(default=5, ge=1)
@@ -115,7 +115,7 @@ class CooccurrenceConfig(_Passes):
     or, where the family is calculated at once, neither epochs nor a learning rate."""
 
     fits: ClassVar[type] = CooccurrenceFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.ray.rounds:pretrain_by_cooccurrence")
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_by_cooccurrence")
     holds_out: ClassVar[bool] = False
 
     kind: Literal["cooccurrence"] = "cooccurrence"
@@ -149,7 +149,7 @@ class InterpolationConfig(Fitting):
     have seen every token that they are asked for."""
 
     fits: ClassVar[type] = MixingFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.interpolation:pretrain_by_interpolation")
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_by_interpolation")
     reads_tokens: ClassVar[bool] = True
     revision: ClassVar[int] = 1  # the gate reads the entropy of the counts
 
@@ -323,7 +323,7 @@ def find_earlier(
 
 
 def pretrain_model(
-    config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: PretrainStageConfig, inputs: Inputs, output: Folder, context: Context
 ) -> PretrainSummary:
     """Fit the model and write its files. Raises UserError if instances do not fit, or it fails."""
     fit = FitConfig(config.model, config.pretrain)

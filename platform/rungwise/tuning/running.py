@@ -27,7 +27,7 @@ from ray.tune import Callback
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, Inputs
 from rungwise.core.stages.context import Context, Reporter
 from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
@@ -66,11 +66,7 @@ Train = Callable[[FinetuneConfig, dict[str, Artifact], int, OnEpoch, bytes | Non
 
 
 def train(
-    settings: FinetuneConfig,
-    inputs: dict[str, Artifact],
-    seed: int,
-    on_epoch: OnEpoch,
-    start: bytes | None,
+    settings: FinetuneConfig, inputs: Inputs, seed: int, on_epoch: OnEpoch, start: bytes | None
 ) -> None:
     data = load_data(inputs["task"], inputs["tokenizer"], inputs["pretrain"], settings)
     finetune(settings, data, seed, on_epoch, start)
@@ -226,11 +222,7 @@ def play_rounds(
 
 
 def run_sweep(
-    config: SweepStageConfig,
-    inputs: dict[str, Artifact],
-    output: Folder,
-    context: Context,
-    train: Train = train,
+    config: SweepStageConfig, inputs: Inputs, output: Folder, context: Context, train: Train = train
 ) -> SweepSummary:
     """Run the trials; the winner has the best validation score of those that ran to their end.
     `inputs` are task, tokenizer and pretrain. Restarted with the same `output`, it runs only

@@ -187,6 +187,9 @@ class Artifact:
                 raise DataError(f"{self.folder.path(name)} is not in the record; remove it")
 
 
+Inputs = dict[str, Artifact]  # of a stage, by name
+
+
 def describe_inputs(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
     return {
         name: {"stage": each.stage, "fingerprint": each.fingerprint, "digest": each.digest}

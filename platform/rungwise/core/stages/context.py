@@ -17,7 +17,7 @@ from rungwise.core.lazy import import_function
 
 # A training step reports, and runs where only PyTorch is.
 if TYPE_CHECKING:
-    from rungwise.core.stages.artifact import Artifact, Summary
+    from rungwise.core.stages.artifact import Inputs, Summary
     from rungwise.core.storage.folder import Folder
 
 
@@ -70,7 +70,7 @@ class Context:
 
 
 def run_stage(
-    function: Any, config: Any, inputs: dict[str, Artifact], output: Folder, context: Context
+    function: Any, config: Any, inputs: Inputs, output: Folder, context: Context
 ) -> Summary:
     """Run a stage in a Ray task, whose process imports this module and the function's."""
     function = import_function(function)

@@ -17,7 +17,7 @@ from rungwise.cluster.interface import NodeAddressTorchConfig
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.stages.artifact import Artifact, list_artifacts
+from rungwise.core.stages.artifact import Artifact, Inputs, list_artifacts
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import read_kind
@@ -158,7 +158,7 @@ class Run:
 
 
 def pretrain_by_gradient(
-    config: GradientFit, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: GradientFit, inputs: Inputs, output: Folder, context: Context
 ) -> PretrainSummary:
     """Train until the end and write `model.safetensors`. Raises UserError if the instances do not
     fit the model or the loss is not finite."""

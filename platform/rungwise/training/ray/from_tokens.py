@@ -1,48 +1,189 @@
-"""Fitting in rounds of Ray tasks: word by word over the text, or in epochs over counted pairs of
-words. A round follows from its number and the weights before it, so a killed and resumed run ends
-with the same bytes.
+"""Fitting from the tokens themselves, by Ray tasks.
+
+counts          count every shard, sum the counts, estimate a model from them
+asynchronous    in rounds, word by word over the text
+cooccurrence    in epochs over counted pairs of words, or at once
+interpolation   a gate between two models of earlier stages, on text set aside
+
+A round follows from its number and the weights before it, so a killed and resumed run ends with the
+same bytes; where nothing is left to resume, it counts again, to the same bytes.
 
 V vocabulary
 """
 
+import dataclasses
+import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import ray
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from rungwise.core.errors import DataError, UserError
+from rungwise.cluster.tasks import pack_items
+from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.randomness import bits
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, Inputs
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
+from rungwise.models.family import Family
 from rungwise.models.fitting import (
+    HERE,
     CooccurrenceFamily,
+    CountedFamily,
+    FileFamily,
     Losses,
+    MixingFamily,
     PairsFamily,
     ReadingFamily,
     RefiningFamily,
     Solution,
     SolvedFamily,
     Stretch,
+    Tasks,
     WeightedFamily,
     Weights,
+    fill_arrays,
     merge_parts,
 )
 from rungwise.models.ngram_model import SparseSums, merge_sums, split_sums
+from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.tokenizer.token_stage import TokensSummary
-from rungwise.training.fit_config import AsynchronousConfig, CooccurrenceConfig, FitConfig
-from rungwise.training.initial import INITIAL
-from rungwise.training.pretrained import load_word_vectors
-from rungwise.training.ray.counts import count_parts, read_text
+from rungwise.tokenizer.token_text import TokensFile, split_documents
+from rungwise.training.fit_config import (
+    AsynchronousConfig,
+    CooccurrenceConfig,
+    CountsConfig,
+    FitConfig,
+    InterpolationConfig,
+)
+from rungwise.training.initial import INITIAL, ImportSummary, find_tokens
+from rungwise.training.pretrained import load_model, load_word_vectors, measure_held_out, read_split
 from rungwise.training.summary import PretrainSummary
-from rungwise.training.tensor_files import MODEL
+from rungwise.training.tensor_files import MODEL, create_arrays, map_arrays
+
+# The counts of a shard are split into parts, which tasks merge: a billion tokens into 66, so that a
+# task needs 7 to 9 GB, by the text (from benchmarks/ngrams.py at ten million tokens). Ray's
+# store holds objects by their square.
+_LEAST_PARTS, _MOST_PARTS, _TOKENS_A_PART = 4, 128, 16_000_000
+Table = TypeVar("Table")
+
+
+def pretrain_by_counts(
+    config: FitConfig[CountsConfig], inputs: Inputs, output: Folder, context: Context
+) -> PretrainSummary:
+    """Count, or take the counts that are given, write `model.safetensors`, and measure. Raises
+    DataError for too little text, ConfigError for counts of another model."""
+    began = time.monotonic()
+    artifact, objective = inputs["tokens"], config.objective
+    tokens = TokensSummary.of(artifact)
+    family = cast(CountedFamily, config.model)
+    initial = inputs.get(INITIAL)
+    with output.staged(MODEL) as path:
+        create = functools.partial(create_arrays, path)
+        if initial is None:
+            parts, tasks = count_parts(
+                artifact,
+                lambda text: family.count(text, tokens.special),
+                family.split,
+                family.merge,
+                context,
+            )
+            tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
+        else:
+            tensors = fill_arrays(create, _load_given(config.model, initial))
+    seconds = time.monotonic() - began
+    model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
+    final = measure_held_out(model, artifact, objective)
+    parameters = sum(array.size for name, array in tensors.items() if name.startswith("log"))
+    return PretrainSummary(
+        fitting="counts",
+        model=config.model,
+        objective=objective.name,
+        parameters=parameters,
+        vocab_size=tokens.vocab_size,
+        tokens=0 if initial else tokens.tokens.train + tokens.documents.train,
+        epochs=0.0 if initial else 1.0,
+        unigram_loss=tokens.unigram_loss,
+        final=dict(final),
+        seconds=seconds,
+        headline=f"{parameters / 1e6:.1f} M parameters  validation {objective.tokens.key} "
+        f"{final['loss']:.3f} (unigram {tokens.unigram_loss:.2f})  "
+        f"{final['bits_per_byte']:.3f} bits per byte",
+    )
+
+
+def _load_given(model: Family, given: Artifact) -> Weights:
+    """Return the arrays of counts that are given. Raises ConfigError if `model` is another."""
+    if not isinstance(model, FileFamily):
+        raise ConfigError(
+            f"model.kind is {model.kind}, which takes no counts that are given; leave out initial"
+        )
+    model.check_given(ImportSummary.of(given).model)
+    return map_arrays(given.folder.local(MODEL))
+
+
+def read_text(artifact: Artifact, file: str, first_document: int = 0) -> TokenisedText:
+    """Map a file of tokens into memory; `first_document` is the number of its first document."""
+    text = TokensFile(artifact.folder.local(file)).text()
+    return dataclasses.replace(text, first_document=first_document)
+
+
+def count_parts(
+    artifact: Artifact,
+    count: Callable[[TokenisedText], Table],
+    split: Callable[[Table, int], Sequence[Table]],
+    merge: Callable[[Sequence[Table]], Table],
+    context: Context,
+) -> tuple[list[list[Any]], Tasks]:
+    """Count the whole training split; the functions are those of `CountedFamily`. Returns the
+    handles of the tables whose sum is each part, and the tasks that know them."""
+    summary = TokensSummary.of(artifact)
+    files = summary.split_files("train")
+    numbers = itertools.accumulate((row.documents for row in files), initial=0)
+    items = list(zip((row.file for row in files), numbers, strict=False))
+    packs = pack_items(items, [row.text_bytes for row in files])
+    tasks, parts = HERE, 1
+    if not packs.small:
+        tasks = RayTasks()
+        parts = min(_MOST_PARTS, _LEAST_PARTS + summary.tokens.train // _TOKENS_A_PART)
+
+    def count_pack(pack: Sequence[tuple[str, int]]) -> list[Table]:
+        tables = [split(count(read_text(artifact, *item)), parts) for item in pack]
+        return [merge(pieces) for pieces in zip(*tables, strict=True)]
+
+    tables = [tasks.call(parts, count_pack, pack) for pack in packs]
+    for number, pieces in enumerate(tables, start=1):
+        tasks.wait(pieces[0])
+        context.report.progress(number, len(tables))
+    return [list(pieces) for pieces in zip(*tables, strict=True)], tasks
+
+
+class RayTasks(Tasks):
+    """Runs functions as tasks of Ray, which keeps their results in its object store."""
+
+    def call(
+        self, number: int, function: Callable[..., Sequence[Any]], *arguments: Any
+    ) -> Sequence[Any]:
+        def run(*values: Any) -> Any:
+            results = function(*values)
+            return results if number > 1 else results[0]
+
+        handles: Any = ray.remote(num_cpus=1, num_returns=number)(run).remote(*arguments)
+        return handles if number > 1 else [handles]
+
+    def get(self, handle: Any) -> Any:
+        return ray.get(handle)
+
+    def wait(self, handle: Any) -> None:
+        ray.wait([handle], fetch_local=False)
+
 
 DOCUMENTS = "documents.safetensors"  # a row for each training document
 _STATE, _ROUND, _SECONDS = ".state.safetensors", "round", "seconds"
@@ -72,6 +213,9 @@ def count_tokens(
     return counts_V
 
 
+PassesFit = FitConfig[AsynchronousConfig | CooccurrenceConfig]
+
+
 @dataclass(frozen=True)
 class Rounds:
     """A fit in rounds: `learn` takes a round's number and the weights, `measure` the weights."""
@@ -85,11 +229,7 @@ class Rounds:
 
 
 def fit(
-    config: FitConfig[AsynchronousConfig | CooccurrenceConfig],
-    artifact: Artifact,
-    output: Folder,
-    context: Context,
-    rounds: Rounds,
+    config: PassesFit, artifact: Artifact, output: Folder, context: Context, rounds: Rounds
 ) -> PretrainSummary:
     """Run the remaining rounds, write `model.safetensors` and the vectors of documents if there are
     any, and return the summary. The seconds of a resumed run include those before."""
@@ -117,7 +257,7 @@ def fit(
 
 
 def finish(
-    config: FitConfig[AsynchronousConfig | CooccurrenceConfig],
+    config: PassesFit,
     artifact: Artifact,
     output: Folder,
     solution: Solution,
@@ -169,10 +309,7 @@ Plan = Sequence[NDArray[Any]]
 
 
 def pretrain_asynchronously(
-    config: FitConfig[AsynchronousConfig],
-    inputs: dict[str, Artifact],
-    output: Folder,
-    context: Context,
+    config: FitConfig[AsynchronousConfig], inputs: Inputs, output: Folder, context: Context
 ) -> PretrainSummary:
     """Read in rounds, write `model.safetensors`, measure. Raises DataError for too little text."""
     began = time.monotonic()
@@ -191,16 +328,8 @@ def pretrain_asynchronously(
     def learn(number: int, weights: Weights) -> Weights:
         shared, rates = ray.put(weights), (rate(number), rate(number + 1))
         first, parts = number % per_epoch * replicas, per_epoch * replicas
-        shares = [
-            _Share(
-                "train",
-                first + replica,
-                parts,
-                rates,
-                int(bits(settings.seed, number, replica)) >> 1,
-            )
-            for replica in range(replicas)
-        ]
+        seeds = [int(bits(settings.seed, number, replica)) >> 1 for replica in range(replicas)]
+        shares = [_Share("train", first + n, parts, rates, seed) for n, seed in enumerate(seeds)]
         tasks = [task.remote(share, family, artifact, plan, shared) for share in shares]
         return family.average(weights, [weights for weights, _ in ray.get(tasks)])
 
@@ -260,10 +389,7 @@ _LEARNING_RATE = 0.05
 
 
 def pretrain_by_cooccurrence(
-    config: FitConfig[CooccurrenceConfig],
-    inputs: dict[str, Artifact],
-    output: Folder,
-    context: Context,
+    config: FitConfig[CooccurrenceConfig], inputs: Inputs, output: Folder, context: Context
 ) -> PretrainSummary:
     """Count, then learn from the cells, on which the loss is. Raises DataError for little text."""
     began = time.monotonic()
@@ -313,3 +439,58 @@ def _run_epoch(
     order = np.random.default_rng(seed).permutation(len(cells[0]))
 
     return weights, family.read(weights, cells, order, rate)
+
+
+_MOST_TOKENS = 50_000  # that the gate is fitted on; it has some two hundred numbers
+
+
+def pretrain_by_interpolation(
+    config: FitConfig[InterpolationConfig], inputs: Inputs, output: Folder, context: Context
+) -> PretrainSummary:
+    """Fit the gate, write and measure the model. Raises DataError if no document is set aside."""
+    began = time.monotonic()
+    artifact, objective = inputs["tokens"], config.objective
+    tokens = TokensSummary.of(artifact)
+    parts = {name: PretrainSummary.of(inputs[name]) for name in ("counts", "network")}
+    (end,) = tokens.special.require("end")
+    family = cast(MixingFamily, config.model)
+    model: Any = family.mix(
+        load_model(inputs["counts"], tokens.special),
+        load_model(inputs["network"], tokens.special),
+        _draw_unread(artifact, find_tokens(inputs["counts"]), end),
+        config.pretrain.seed,
+    )
+    with output.staged(MODEL) as path:
+        fill_arrays(lambda shapes: create_arrays(path, shapes), model.to_tensors())
+    seconds = time.monotonic() - began
+    final = measure_held_out(model, artifact, objective)
+    nats = final["loss"]
+    gains = {name: each.final[objective.tokens.loss_key] - nats for name, each in parts.items()}
+    return PretrainSummary(
+        fitting=config.pretrain.kind,
+        model=config.model,
+        objective=objective.name,
+        parameters=sum(each.parameters for each in parts.values()),
+        vocab_size=tokens.vocab_size,
+        tokens=parts["network"].tokens,
+        epochs=parts["network"].epochs,
+        unigram_loss=tokens.unigram_loss,
+        final=dict(final),
+        seconds=seconds + sum(each.seconds for each in parts.values()),
+        headline=f"validation {objective.tokens.key} {nats:.3f}, {gains['counts']:.2f} below the "
+        f"counts and {gains['network']:.2f} below the network  "
+        f"{final['bits_per_byte']:.3f} bits per byte",
+    )
+
+
+def _draw_unread(artifact: Artifact, read: Artifact, end: int) -> list[list[int]]:
+    """The training documents that are not among those `read`, up to `_MOST_TOKENS`."""
+    names = {name for text in read_split(read, "train") for name in text.documents.tolist()}
+    unread: list[list[int]] = []
+    tokens = 0
+    for text in read_split(artifact, "train"):
+        for name, document in zip(text.documents.tolist(), split_documents(text, end), strict=True):
+            if name not in names and tokens < _MOST_TOKENS:
+                unread.append(document)
+                tokens += len(document)
+    return unread
