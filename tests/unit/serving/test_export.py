@@ -24,9 +24,8 @@ from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.fitting import HERE, create_arrays
 from rungwise.pipeline.loading import find_built
-from rungwise.serving.export import write_pretrained
-from rungwise.serving.hugging_face.reading import FILES
-from rungwise.serving.hugging_face.writing import HUB_CARD
+from rungwise.serving.export import HUB_CARD, write_pretrained
+from rungwise.serving.importing import FILES
 from rungwise.tokenizer import (
     CLEAN_UP,
     CLS_ID,
