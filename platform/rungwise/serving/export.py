@@ -1,7 +1,7 @@
 """Write a built model in a format that other software reads.
 
-trained by gradient,   files for transformers and, of encoders of sentences, for
-or fine-tuned          sentence-transformers: the family's counterpart (models/counterpart.py) says how
+trained by gradient,   files for transformers, as the counterpart of the family says, and, of
+or fine-tuned          encoders of sentences, for sentence-transformers
 n-gram model           an ARPA file, for kenlm and SRILM
 class n-gram model     the bits of each word's path in the tree of classes, a tab and the word
 token vectors          the formats of word2vec.c, text and binary, which gensim and others load:
