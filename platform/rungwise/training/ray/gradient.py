@@ -4,16 +4,20 @@ Checkpoints are our own (checkpoint.py): a report to Ray Train waits for its con
 its snapshot is tied to a run's name, and the loop must also run without Ray.
 """
 
+import ipaddress
 import itertools
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import psutil
+import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig, get_preemption_info
-from ray.train.torch import TorchTrainer, get_device
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
-from rungwise.cluster.interface import NodeAddressTorchConfig
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
@@ -22,7 +26,7 @@ from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import read_kind
 from rungwise.models.device import return_freed_memory, use_threads
-from rungwise.ray_private import ControllerCallback, ResizingState
+from rungwise.ray_private import ControllerCallback, ResizingState, TorchBackend
 from rungwise.training.checkpoint import (
     SCRATCH,
     CheckpointRules,
@@ -345,3 +349,45 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
     if worker.group.leads:
         checkpoints.export_model(run.output, carried)
     return progress, costs
+
+
+_INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
+
+
+@dataclass
+class NodeAddressTorchConfig(TorchConfig):
+    """Ray Train's TorchConfig, which makes gloo listen on the address by which Ray knows a node. By
+    default it is that of the host's name, often 127.0.0.1 or 127.0.1.1, which other nodes cannot
+    reach. An interface's name differs between nodes, so each worker looks it up before they
+    connect."""
+
+    @property
+    def backend_cls(self) -> type[TorchBackend]:
+        return _Backend
+
+
+class _Backend(TorchBackend):
+    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        worker_group.execute(choose_interface)
+        super().on_start(worker_group, backend_config)
+
+
+def choose_interface() -> None:
+    """Set this process's GLOO_SOCKET_IFNAME unless the user has set it."""
+    if _INTERFACE_VARIABLE not in os.environ and (
+        name := find_interface(ray.util.get_node_ip_address())
+    ):
+        os.environ[_INTERFACE_VARIABLE] = name
+
+
+def find_interface(address: str) -> str | None:
+    """The network interface with this address; loopback owns 127.0.0.0/8 but lists one address."""
+    by_address = {
+        entry.address.partition("%")[0]: name
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family in (socket.AF_INET, socket.AF_INET6)
+    }
+    if address not in by_address and ipaddress.ip_address(address).is_loopback:
+        return by_address.get("127.0.0.1")
+    return by_address.get(address)
