@@ -7,9 +7,8 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 
-from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.artifact import Artifact, PerSplit, Summary, SummaryPart, find_input
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.core.wording import format_count
 from rungwise.corpus.config import identity
 from rungwise.corpus.document import Document, DocumentDamage, read_documents

@@ -11,9 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.errors import DataError
-from rungwise.core.lazy import import_function
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.stage import Stage, StageType, Title
+from rungwise.core.stages.stage import Stage, StageType, Title, import_function
 from rungwise.corpus.summary import CORPUS
 from rungwise.evaluation.comparison.claims import CLAIMS
 from rungwise.evaluation.comparison.summary import EVALUATE

@@ -16,9 +16,8 @@ from math import comb, inf
 from typing import Any, Literal
 
 from rungwise.core.configuration.canonical import flatten
-from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.artifact import Summary, SummaryPart, seal, unseal
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
 

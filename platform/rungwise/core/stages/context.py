@@ -4,21 +4,11 @@ Nothing here enters a fingerprint. A stage never writes to the terminal or to ML
 a single process writes to each of them.
 """
 
-from __future__ import annotations
-
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.lazy import import_function
-
-# A training step reports, and runs where only PyTorch is.
-if TYPE_CHECKING:
-    from rungwise.core.stages.artifact import Inputs, Summary
-    from rungwise.core.storage.folder import Folder
 
 
 class Reporter(Protocol):
@@ -67,20 +57,3 @@ class Context:
     tracking: TrackingRun | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     trains_here: bool = False
-
-
-def run_stage(
-    function: Any, config: Any, inputs: Inputs, output: Folder, context: Context
-) -> Summary:
-    """Run a stage in a Ray task, whose process imports this module and the function's."""
-    function = import_function(function)
-    # Ray puts the threads of the task's CPUs into the environment; PyTorch may have read those of
-    # an earlier stage of this process.
-    threads, torch = os.environ.get("OMP_NUM_THREADS"), sys.modules.get("torch")
-    if threads and torch is not None:
-        torch.set_num_threads(int(threads))
-    context.report.began()
-    try:
-        return function(config, inputs, output, context)
-    finally:
-        context.report.flush()

@@ -9,6 +9,9 @@ the outside data it reads, and the fingerprints of its inputs. Raise `version` w
 changes the output. A title is for people, like the label, and names an input; no code parses it.
 """
 
+import os
+import pkgutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +21,7 @@ from rungwise.core.configuration.canonical import fingerprint, flatten, plain
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact, Summary
+from rungwise.core.stages.artifact import Artifact, Inputs, Summary
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import list_first
@@ -57,6 +60,24 @@ Trunk = tuple[str, int]  # what the work of several stages begins with, and how 
 
 
 @dataclass(frozen=True)
+class LazyFunction:
+    """Calls the function at `place`, "package.module:function", imported by the process that calls.
+
+    What builds a stage takes seconds to import, which a plan does not need.
+    """
+
+    place: str
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return import_function(self)(*arguments, **options)
+
+
+def import_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Import and return the function that a LazyFunction stands for; return any other as it is."""
+    return pkgutil.resolve_name(function.place) if isinstance(function, LazyFunction) else function
+
+
+@dataclass(frozen=True)
 class ContinuableRun:
     """The finished artifact whose work a stage would continue, from so many steps on."""
 
@@ -80,7 +101,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
 
     name: str
     version: int
-    run: Callable[[StageConfigT, dict[str, Artifact], Folder, Context], SummaryT]
+    run: Callable[[StageConfigT, Inputs, Folder, Context], SummaryT]
     summary: type[SummaryT]
     identity: Callable[[StageConfigT], Config | Mapping[str, Any]] = lambda config: config
     outside: Callable[[StageConfigT], Mapping[str, Any]] = lambda config: {}
@@ -209,3 +230,20 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             short = [text if len(text) <= 40 else text[:37] + "..." for text in texts]
             changes.append(f"{key.removeprefix('config.')} {' -> '.join(short)}")
     return changes
+
+
+def run_stage(
+    function: Any, config: Any, inputs: Inputs, output: Folder, context: Context
+) -> Summary:
+    """Run a stage in a Ray task, whose process imports this module and the function's."""
+    function = import_function(function)
+    # Ray puts the threads of the task's CPUs into the environment; PyTorch may have read those of
+    # an earlier stage of this process.
+    threads, torch = os.environ.get("OMP_NUM_THREADS"), sys.modules.get("torch")
+    if threads and torch is not None:
+        torch.set_num_threads(int(threads))
+    context.report.began()
+    try:
+        return function(config, inputs, output, context)
+    finally:
+        context.report.flush()

@@ -9,9 +9,8 @@ import yaml
 from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config, validate
-from rungwise.core.lazy import LazyFunction
 from rungwise.core.stages.artifact import Summary, SummaryPart
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.evaluation.statistics import Difference, Estimate
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind
