@@ -77,11 +77,9 @@ class _Redacting(logging.Formatter):
         return redact(super().format(record))
 
 
-def _print_bug(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
+def _print_bug(kind: type[BaseException], bug: BaseException, trace: TracebackType | None) -> None:
     """Print the traceback of an error that is not expected, without secrets."""
-    lines = traceback.format_exception(kind, error, trace)
+    lines = traceback.format_exception(kind, bug, trace)
     sys.stderr.write(redact("".join(lines)))
 
 

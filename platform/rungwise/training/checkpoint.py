@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -110,11 +109,9 @@ class CheckpointFiles:
         return self.folder / checkpoint.name
 
     def record(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        record = self.sound_record(checkpoint)
-        if record is None:
-            raise DataError(
-                f"{self.at(checkpoint).path(RECORD)} is damaged; remove this checkpoint"
-            )
+        if (record := self.sound_record(checkpoint)) is None:
+            place = self.at(checkpoint).path(RECORD)
+            raise DataError(f"{place} is damaged; remove this checkpoint")
         return record
 
     def sound_record(self, checkpoint: Checkpoint) -> dict[str, Any] | None:
@@ -371,9 +368,8 @@ class Checkpoints:
     def newest_sound(self, most: float = math.inf) -> Checkpoint | None:
         """The newest undamaged checkpoint up to step `most`; each worker verifies its share."""
         group = self._group
-        names = (
-            [each for each in self._files.finished() if each.step <= most] if group.leads else []
-        )
+        finished = self._files.finished() if group.leads else []
+        names = [each for each in finished if each.step <= most]
         while True:
             # The leader decides, so workers cannot disagree about one that is being removed.
             checkpoint = self._from_leader(names.pop() if names else None)
@@ -397,9 +393,7 @@ class Checkpoints:
             self._files.remove_downloads(saved)
         return progress
 
-    def export_model(
-        self, output: Folder, carried: Mapping[str, Tensor] = MappingProxyType({})
-    ) -> None:
+    def export_model(self, output: Folder, carried: Mapping[str, Tensor]) -> None:
         """Write the whole weights of the checkpoint last written or loaded, averaged if there is an
         average, and the untrained tensors `carried` as `model.safetensors` in `output`."""
         assert self._last is not None, "a run ends with a checkpoint"

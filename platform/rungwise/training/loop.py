@@ -60,10 +60,8 @@ def train(
         report.note(f"{place} is damaged: goes on from step {progress.step}")
     throughput.report_again(progress, report)
     report.progress(*measure_progress(progress, settings))
-    rate_dtype = torch.bfloat16 if bfloat16 else torch.float32
-    costs = throughput.Costs(
-        throughput.group_matmul_rate(group, rate_dtype), compute.price_per_hour
-    )
+    dtype = torch.bfloat16 if bfloat16 else torch.float32
+    costs = throughput.Costs(throughput.group_matmul_rate(group, dtype), compute.price_per_hour)
     step_metrics = throughput.StepMetrics(progress, config, worker)
     step = Step(
         model, objective, exchange, optimizers, settings.optimizer, group, bfloat16, compute.compile

@@ -61,15 +61,14 @@ class Muon(torch.optim.Optimizer):
             waiting: dict[nn.Parameter, Tensor] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    waiting[parameter] = self._direction(parameter, parameter.grad, group)
+                    share = group["momentum"]
+                    waiting[parameter] = self._direction(parameter, parameter.grad, share)
                 if sum(each.numel() for each in waiting.values()) >= _AT_ONCE:
                     self._move(waiting, group)
                     waiting = {}
             self._move(waiting, group)
 
-    def _direction(
-        self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any]
-    ) -> Tensor:
+    def _direction(self, parameter: nn.Parameter, gradient: Tensor, share: float) -> Tensor:
         """The Nesterov direction after this gradient, with the rows of all workers."""
         state = self.state[parameter]
         if "momentum_buffer" not in state:
@@ -79,11 +78,11 @@ class Muon(torch.optim.Optimizer):
         if self.found_inf is not None:
             # The momentum replaces a non-finite gradient, and so stays unchanged.
             own = torch.where(self.found_inf > 0, momentum, own)
-        momentum.lerp_(own, 1 - group["momentum"])
-        direction = own.lerp(momentum, group["momentum"])
-        return (
-            shard_like(parameter, direction).full_tensor() if is_sharded(parameter) else direction
-        )
+        momentum.lerp_(own, 1 - share)
+        direction = own.lerp(momentum, share)
+        if not is_sharded(parameter):
+            return direction
+        return shard_like(parameter, direction).full_tensor()
 
     def _move(self, directions: Mapping[nn.Parameter, Tensor], group: dict[str, Any]) -> None:
         parts = [
@@ -216,15 +215,9 @@ def build_optimizers(
     if not hidden:  # a family without a body of layers
         return (adamw,)
     stacked = {m.weight: m.sizes for m in model.modules() if isinstance(m, StackedLinear)}
-    muon = Muon(
-        list(hidden.values()),
-        stacked,
-        config.learning_rate,
-        config.weight_decay,
-        config.momentum,
-        torch.bfloat16 if bfloat16 else torch.float32,
-    )
-    return (muon, adamw)
+    dtype = torch.bfloat16 if bfloat16 else torch.float32
+    settings = (config.learning_rate, config.weight_decay, config.momentum, dtype)
+    return (Muon(list(hidden.values()), stacked, *settings), adamw)
 
 
 def build_optimizer(
@@ -249,13 +242,8 @@ def build_optimizer(
         for share in dict.fromkeys(shares.get(name, 1.0) for name in [*decayed, *undecayed])
         for group, decay in ((decayed, config.weight_decay), (undecayed, 0.0))
     ]
-    return torch.optim.AdamW(
-        groups,
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.epsilon,
-        fused=True,
-    )
+    rate, betas = config.learning_rate, (config.beta1, config.beta2)
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=config.epsilon, fused=True)
 
 
 def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:

@@ -168,13 +168,8 @@ def shard_like(parameter: DTensor, rows: Tensor) -> DTensor:
     """The tensor of which `rows` are those of this worker, cut as `parameter` is."""
     from torch.distributed.tensor import DTensor  # a second to import, and most runs do not need it
 
-    return DTensor.from_local(
-        rows,
-        parameter.device_mesh,
-        parameter.placements,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+    mesh, placements, stride = parameter.device_mesh, parameter.placements, parameter.stride()
+    return DTensor.from_local(rows, mesh, placements, shape=parameter.shape, stride=stride)
 
 
 class StreamStates:

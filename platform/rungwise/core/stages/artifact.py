@@ -257,9 +257,8 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
     record = {"format": RECORD_FORMAT, **record, "files": files}
     text = json.dumps(seal(record), indent=1, ensure_ascii=False, allow_nan=False)
     folder.write_bytes(RECORD, text.encode("utf-8"))
-    return Artifact(
-        record["stage"], record["fingerprint"], CheckedFolder.of(folder, record), record
-    )
+    checked = CheckedFolder.of(folder, record)
+    return Artifact(record["stage"], record["fingerprint"], checked, record)
 
 
 def delete(folder: Folder) -> None:

@@ -23,12 +23,10 @@ logger = logging.getLogger(__name__)
 _NO_FILES: Mapping[str, str] = MappingProxyType({})
 
 
-def write_note(
-    output: Folder, name: str, content: Any, files: Mapping[str, str] = _NO_FILES
-) -> None:
+def write_note(output: Folder, name: str, data: Any, files: Mapping[str, str] = _NO_FILES) -> None:
     """Write a note of plain JSON data that marks `files`, sha256 by name, as done."""
     marks = {file: [digest, output.stamp(file)] for file, digest in files.items()}
-    note = seal({"content": content, "files": marks})
+    note = seal({"content": data, "files": marks})
     output.write_bytes(name, json.dumps(note).encode())
 
 
@@ -40,16 +38,15 @@ def read_note(output: Folder, name: str) -> Any:
         return None
     try:
         note = unseal(json.loads(text))
-        if all(_is_unchanged(output, file, *marks) for file, marks in note["files"].items()):
+        if all(
+            output.stamp(file) == stamp != "" or output.sha256(file) == digest
+            for file, (digest, stamp) in note["files"].items()
+        ):
             return note["content"]
     except (FileNotFoundError, ValueError, TypeError, RecursionError):
         pass
     logger.warning("%s or a file of its was damaged: its work is done again", output.path(name))
     return None
-
-
-def _is_unchanged(output: Folder, file: str, digest: str, stamp: str) -> bool:
-    return output.stamp(file) == stamp != "" or output.sha256(file) == digest
 
 
 SHARED = ".shared"

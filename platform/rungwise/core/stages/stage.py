@@ -207,9 +207,8 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
 
 def _reason(stage: Stage, finished: Sequence[Artifact]) -> str:
     """Say what changed since the closest build of this title in `finished`."""
-    facts = [
-        each.record["facts"] for each in finished if each.record.get("title") == stage.display_name
-    ]
+    records, title = [each.record for each in finished], stage.display_name
+    facts = [record["facts"] for record in records if record.get("title") == title]
     if not facts:
         return "first run"
     changes = min((_changes(before, stage.facts) for before in facts), key=len)
@@ -232,11 +231,9 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return changes
 
 
-def run_stage(
-    function: Any, config: Any, inputs: Inputs, output: Folder, context: Context
-) -> Summary:
+def run_stage(run: Any, config: Any, inputs: Inputs, output: Folder, context: Context) -> Summary:
     """Run a stage in a Ray task, whose process imports this module and the function's."""
-    function = import_function(function)
+    function = import_function(run)
     # Ray puts the threads of the task's CPUs into the environment; PyTorch may have read those of
     # an earlier stage of this process.
     threads, torch = os.environ.get("OMP_NUM_THREADS"), sys.modules.get("torch")

@@ -16,7 +16,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -222,7 +222,6 @@ class Rounds:
 
     counts: NDArray[np.int64]  # (V,) of tokens
     number: int
-    epochs: int  # passes over the text or its cells
     learn: Callable[[int, Weights], Weights]
     measure: Callable[[Weights], Losses]
     began: float  # when counting began, by the monotonic clock
@@ -232,7 +231,8 @@ def fit(
     config: PassesFit, artifact: Artifact, output: Folder, context: Context, rounds: Rounds
 ) -> PretrainSummary:
     """Run the remaining rounds, write `model.safetensors` and the vectors of documents if there are
-    any, and return the summary. The seconds of a resumed run include those before."""
+    any, and return the summary. The seconds of a resumed run include those before. Raises DataError
+    for no losses, UserError if they are not finite."""
     settings, tokens = config.pretrain, TokensSummary.of(artifact)
     family = cast(WeightedFamily, config.model)
     began, first = rounds.began, 0
@@ -248,24 +248,26 @@ def fit(
         arrays = weights | {name: np.array([value]) for name, value in progress.items()}
         output.write_bytes(_STATE, safetensors.numpy.save(arrays))
         context.report.progress(number + 1, rounds.number)
-    loss = mean_loss(*rounds.measure(weights))
+    total, count = rounds.measure(weights)
+    if not count:
+        raise DataError(
+            "expected sentences with two words or more to measure a loss on, found none; lower "
+            "pretrain.minimum_count, or add text"
+        )
+    if not math.isfinite(total):
+        raise UserError("the loss is not finite; lower pretrain.learning_rate")
     model, vectors = family.model(weights, rounds.counts), family.document_vectors(weights)
-    solution = Solution(model, loss, vectors)
-    summary = finish(config, artifact, output, solution, rounds.epochs, began)
+    solution = Solution(model, total / count, vectors)
+    summary = finish(config, artifact, output, solution, began)
     output.remove(_STATE)
     return summary
 
 
 def finish(
-    config: PassesFit,
-    artifact: Artifact,
-    output: Folder,
-    solution: Solution,
-    epochs: int,
-    began: float,
+    config: PassesFit, artifact: Artifact, output: Folder, solution: Solution, began: float
 ) -> PretrainSummary:
     """Write `model.safetensors`, and the vectors of documents if there are any."""
-    settings, tokens = config.pretrain, TokensSummary.of(artifact)
+    tokens, epochs = TokensSummary.of(artifact), config.pretrain.passes(config.model)
     tensors, loss = solution.model.to_tensors(), solution.loss
     output.write_bytes(MODEL, safetensors.numpy.save(tensors))
     if solution.documents is not None:
@@ -273,7 +275,7 @@ def finish(
     parameters = sum(array.size for array in tensors.values() if array.dtype.kind == "f")
     objective = config.objective
     return PretrainSummary(
-        fitting=settings.kind,
+        fitting=config.pretrain.kind,
         model=config.model,
         objective=objective.name,
         parameters=parameters,
@@ -286,23 +288,6 @@ def finish(
         headline=f"{parameters / 1e6:.1f} M parameters  {objective.tokens.name.lower()} loss "
         f"{loss:.3f} a {objective.tokens.unit}",
     )
-
-
-def mean_loss(total: float, count: int) -> float:
-    """Return the mean. Raises DataError for no losses, UserError if they are not finite."""
-    if not count:
-        raise DataError(
-            "expected sentences with two words or more to measure a loss on, found none; lower "
-            "pretrain.minimum_count, or add text"
-        )
-    if not math.isfinite(total):
-        raise UserError("the loss is not finite; lower pretrain.learning_rate")
-    return total / count
-
-
-def sum_losses(losses: Iterable[Losses]) -> Losses:
-    totals, counts = zip((0, 0), *losses, strict=True)
-    return sum(totals), sum(counts)
 
 
 Plan = Sequence[NDArray[Any]]
@@ -337,7 +322,7 @@ def pretrain_asynchronously(
         share = _Share("validation", 0, 1, (0.0, 0.0), settings.seed)
         return ray.get(task.remote(share, family, artifact, plan, weights))[1]
 
-    rounds = Rounds(counts_V, number_of_rounds, settings.epochs, learn, measure, began)
+    rounds = Rounds(counts_V, number_of_rounds, learn, measure, began)
     return fit(config, artifact, output, context, rounds)
 
 
@@ -363,7 +348,8 @@ def _read_share(
         rates = (first + (last - first) * begin, first + (last - first) * end)
         seed = int(bits(share.seed, file, 0)) >> 1
         losses.append(family.read(weights, plan, stretch, rates, seed))
-    return weights, sum_losses(losses)
+    totals, counts = zip((0, 0), *losses, strict=True)
+    return weights, (sum(totals), sum(counts))
 
 
 def _stretches(
@@ -413,7 +399,7 @@ def pretrain_by_cooccurrence(
             vectors = load_word_vectors(inputs[INITIAL]).vectors(range(tokens.vocab_size))
             handle = call.remote(family.refine, vectors, cells, counts_V, settings.seed)
         solution: Any = ray.get(handle)
-        return finish(config, artifact, output, solution, 1, began)
+        return finish(config, artifact, output, solution, began)
     learner = cast(PairsFamily, family)
     epoch = ray.remote(_run_epoch)
     rate = _LEARNING_RATE if settings.learning_rate is None else settings.learning_rate
@@ -425,8 +411,7 @@ def pretrain_by_cooccurrence(
     def measure(weights: Weights) -> Losses:
         return ray.get(epoch.remote(learner, cells, weights, 0.0, 0))[1]
 
-    epochs = settings.passes(config.model)
-    rounds = Rounds(counts_V, epochs, epochs, learn, measure, began)
+    rounds = Rounds(counts_V, settings.passes(config.model), learn, measure, began)
     return fit(config, artifact, output, context, rounds)
 
 
