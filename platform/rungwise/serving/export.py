@@ -214,9 +214,8 @@ def export_onnx(
         raise ConfigError(f"{problem}, which cannot be written as ONNX; change it, or the format")
     longest: Any = model.max_length
     # Three tensors, since one passed twice would become a single input.
-    arguments = [
-        torch.ones((4, min(longest or _TRACED, _TRACED)), dtype=torch.int64) for _ in INPUTS
-    ]
+    length = min(longest or _TRACED, _TRACED)
+    arguments = [torch.ones((4, length), dtype=torch.int64) for _ in INPUTS]
     rows: Any = Dim("rows") if model.rows_per_item == 1 else model.rows_per_item * Dim("items")
     sizes = {0: rows, 1: Dim("length", max=longest)}
     logger = logging.getLogger("torch.onnx")

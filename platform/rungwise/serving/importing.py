@@ -51,7 +51,7 @@ def import_weights(
         model = _import_file(family, config.path, tokenizer, output)
         size = tokenizer.get_vocab_size()
     else:
-        model, state, size = import_folder(config, tokenizer)
+        model, state, size = import_folder(config.path, tokenizer)
         save_tensors(output, MODEL, state)
     return ImportSummary(
         model=model, vocab_size=size, headline=f"{model.kind}: {model.describe()}  V={size:,}"
@@ -83,7 +83,7 @@ def _import_file(
 def _digest_files(config: ImportConfig) -> Mapping[str, Any]:
     if _find_family(config.path):
         return digest_matching_files([config.path], "pretrain.initial")
-    return digest_folder(config)
+    return digest_folder(config.path)
 
 
 def count_unused_positions(counterpart: Counterpart, data: Mapping[str, Any]) -> int:
@@ -267,17 +267,15 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def import_folder(
-    config: ImportConfig, tokenizer: Tokenizer
-) -> tuple[Family, dict[str, Tensor], int]:
+def import_folder(path: str, tokenizer: Tokenizer) -> tuple[Family, dict[str, Tensor], int]:
     """Return the model of a folder, its weights under own names with a row for each token of
     `tokenizer`, and their number. Raises DataError for an unsupported model, or a tokenizer that is
     not the folder's."""
-    folder = weights_folder(config.path)
+    folder = weights_folder(path)
     model: Any
     model, state = load_model(folder)
-    before = read_tokenizer(TokenizerFileConfig(path=config.path))
-    _refuse_other_tokens(before, tokenizer, config.path)
+    before = read_tokenizer(TokenizerFileConfig(path=path))
+    _refuse_other_tokens(before, tokenizer, path)
     size = before.get_vocab_size()
     with shapes_only():
         one, other = (model.build(rows, model.objectives[0]).state_dict() for rows in (7, 8))
@@ -293,13 +291,13 @@ def import_folder(
     return model, state, size
 
 
-def digest_folder(config: ImportConfig) -> Mapping[str, Any]:
+def digest_folder(path: str) -> Mapping[str, Any]:
     """Return the digest of each file that an import reads. Raises DataError without a config."""
-    place = weights_folder(config.path)
+    place = weights_folder(path)
     folder = Folder.at(place)
     if not folder.exists(CONFIG):
         raise DataError(
-            f"pretrain.initial: {config.path} has no {CONFIG}; expected a folder that "
+            f"pretrain.initial: {path} has no {CONFIG}; expected a folder that "
             "save_pretrained of transformers, or rungwise export, has written, or counts as a file "
             "that ends in .arpa or .arpa.gz"
         )

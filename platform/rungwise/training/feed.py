@@ -9,7 +9,7 @@ B batch
 
 import bisect
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,11 +17,11 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from rungwise.core.arrays import Ints
 from rungwise.core.randomness import bits
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, Inputs
 from rungwise.instances.batch import Batch, in_streams
 from rungwise.instances.order import (
     Order,
@@ -48,7 +48,7 @@ class StepBatch:
 
     micro_batches: list[Batch[Tensor]]  # as many for each logical worker, one after the other
     tokens: int  # without padding
-    instances: NDArray[np.int64]
+    instances: Ints
     data_hash: int  # 64 bits; the sum over workers is the hash of the step
 
 
@@ -65,7 +65,7 @@ def count_bins(rows: int, world_size: int, micro_batch_size: int) -> int:
     return min(-(-most // micro_batch_size), least)
 
 
-def data_hash(instances: NDArray[np.int64], epochs: NDArray[np.int64]) -> int:
+def data_hash(instances: Ints, epochs: Ints) -> int:
     """A 64-bit hash of these rows, independent of their order (AdHash, Bellare and Micciancio
     1997): the sum over the workers is that of a step."""
     return int(bits(_DATA_HASH, instances, epochs).sum(dtype=np.uint64))
@@ -118,7 +118,7 @@ class DataPhase:
     input, `member` the objective of a mixture whose steps they are."""
 
     name: str
-    steps: range | NDArray[np.int64]
+    steps: range | Ints
     instances: Artifact
     member: str | None = None
 
@@ -186,11 +186,9 @@ class Phase:
         # Of held-out text predicted token by token.
         is_code_length = config.objective.is_code_length
         self.tokens_per_byte = tokens_per_byte(turn.summary) if is_code_length else None
+        size, masked = turn.summary.vocab_size, self._train.config.masked_per_row
         self.flops_per_token = config.model.flops_per_token(
-            turn.summary.vocab_size,
-            turn.length,
-            config.objective,
-            self._train.config.masked_per_row,
+            size, turn.length, config.objective, masked
         )
 
     def reads(self, step: int) -> bool:
@@ -254,11 +252,7 @@ class Phase:
         return parts
 
     def _read(
-        self,
-        reader: InstanceReader,
-        instances: NDArray[np.int64],
-        epochs: NDArray[np.int64],
-        bins: int,
+        self, reader: InstanceReader, instances: Ints, epochs: Ints, bins: int
     ) -> tuple[list[Any], int]:
         """The rows (B,) of these epochs (B,) in `bins` NumPy micro-batches, and their tokens."""
         batch = reader.batch(instances, epochs, self._settings.seed)
@@ -269,7 +263,7 @@ def find_phase(phases: Sequence[Phase], step: int) -> Phase:
     return next(phase for phase in reversed(phases) if phase.reads(max(step, 0)))
 
 
-def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list[DataPhase]:
+def list_turns(inputs: Inputs, settings: GradientConfig) -> list[DataPhase]:
     """The instances that a run reads, in turn."""
     if settings.mixture:
         names = member_names(str(settings.objective))

@@ -223,6 +223,9 @@ class PretrainStageConfig(Config):
         return self.model.objective(self.pretrain.objective)
 
 
+AnyFit = PretrainStageConfig | FitConfig[Any]
+
+
 def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
     """Return `pretrain`, which may be unvalidated. Raises ConfigError if the family does not take
     its kind, before any of that kind's keys are reported."""
@@ -247,12 +250,7 @@ def with_objective(pretrain: FittingT, model: Family) -> FittingT:
     return pretrain.model_copy(update={"objective": model.objective(pretrain.objective).name})
 
 
-def check_rows(
-    config: PretrainStageConfig | FitConfig[Fitting],
-    kind: str,
-    length: int | None,
-    block: str = "instances",
-) -> None:
+def check_rows(config: AnyFit, kind: str, length: int | None, block: str = "instances") -> None:
     """Raise ConfigError if the model cannot read this kind and length, named `block`."""
     objective, longest = config.objective, config.model.max_length
     if kind not in objective.reads:
@@ -269,7 +267,7 @@ def check_rows(
         )
 
 
-def require_gradient(config: PretrainStageConfig | GradientFit, purpose: str) -> GradientFit:
+def require_gradient(config: AnyFit, purpose: str) -> GradientFit:
     """The config of a fit by gradient, for `purpose`. Raises ConfigError for another kind."""
     return FitConfig(config.model, config.pretrain.require_gradient(purpose))
 
@@ -279,9 +277,7 @@ def read_training_config(pretrain: Artifact) -> PretrainStageConfig:
     return validate(PretrainStageConfig, pretrain.record["config"])
 
 
-def find_trunk(
-    config: PretrainStageConfig | GradientFit, inputs: Mapping[str, str]
-) -> Trunk | None:
+def find_trunk(config: AnyFit, inputs: Mapping[str, str]) -> Trunk | None:
     """The settings and the number of the steps shared with longer runs: without what comes after
     them; None if none are. Inputs are fingerprints."""
     if not config.pretrain.shared_steps:
@@ -297,9 +293,7 @@ def find_trunk(
 
 
 def find_earlier(
-    config: PretrainStageConfig | GradientFit,
-    inputs: Mapping[str, str],
-    finished: Sequence[Artifact],
+    config: AnyFit, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> ContinuableRun | None:
     """The finished run with a checkpoint of the most shared steps; inputs are fingerprints."""
     if (trunk := find_trunk(config, inputs)) is None:

@@ -187,10 +187,10 @@ class Artifact:
                 raise DataError(f"{self.folder.path(name)} is not in the record; remove it")
 
 
-Inputs = dict[str, Artifact]  # of a stage, by name
+Inputs = Mapping[str, Artifact]  # of a stage, by name
 
 
-def describe_inputs(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+def describe_inputs(inputs: Inputs) -> dict[str, Any]:
     return {
         name: {"stage": each.stage, "fingerprint": each.fingerprint, "digest": each.digest}
         for name, each in inputs.items()

@@ -101,7 +101,7 @@ class StageType(Generic[StageConfigT, SummaryT]):
 
     name: str
     version: int
-    run: Callable[[StageConfigT, Inputs, Folder, Context], SummaryT]
+    run: Callable[[StageConfigT, dict[str, Artifact], Folder, Context], SummaryT]
     summary: type[SummaryT]
     identity: Callable[[StageConfigT], Config | Mapping[str, Any]] = lambda config: config
     outside: Callable[[StageConfigT], Mapping[str, Any]] = lambda config: {}

@@ -9,7 +9,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -172,7 +172,7 @@ def pretrain_by_gradient(
     return summarise(config, run.turns, run.initial, outcome, context)
 
 
-def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: ComputeConfig) -> None:
+def check_fit(config: GradientFit, inputs: Inputs, compute: ComputeConfig) -> None:
     """Raise UserError if instances, workers or initial weights do not fit this model."""
     run, whole = config, config.pretrain
     whole.check(config.model, compute)
@@ -210,9 +210,7 @@ def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: Comp
             check_initial(run, inputs[INITIAL], turn.instances)
 
 
-def plan_run(
-    config: GradientFit, inputs: Mapping[str, Artifact], output: Folder, compute: ComputeConfig
-) -> Run:
+def plan_run(config: GradientFit, inputs: Inputs, output: Folder, compute: ComputeConfig) -> Run:
     """Resolve what the workers need, and find the finished run to continue from, if any."""
     turns, initial = list_turns(inputs, config.pretrain), inputs.get(INITIAL)
     shared = config.pretrain.shared_steps
