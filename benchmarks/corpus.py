@@ -41,9 +41,8 @@ from rungwise.cluster import tasks
 from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages import artifact
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, SharedResults
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import SharedResults
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage import source_files
 from rungwise.core.storage.folder import Folder

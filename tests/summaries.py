@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact, Summary
-from rungwise.core.stages.notes import SharedResults
+from rungwise.core.stages.artifact import Artifact, SharedResults, Summary
 from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusFile, CorpusSummary

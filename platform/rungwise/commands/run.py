@@ -143,7 +143,7 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
     from rich.filesize import decimal
 
     from rungwise.core.stages import artifact as artifacts
-    from rungwise.core.stages.notes import SHARED, SharedResults
+    from rungwise.core.stages.artifact import SHARED, SharedResults
     from rungwise.pipeline import workflow
     from rungwise.serving.stage import REGISTER
 

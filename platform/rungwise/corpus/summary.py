@@ -103,7 +103,7 @@ class RangeReport:
     labels: Counter[str] = field(default_factory=Counter)
     repeated_bytes: int = 0
     repeats_stay: bool = False
-    results: list[str] = field(default_factory=list)  # their keys (core/stages/notes.py)
+    results: list[str] = field(default_factory=list)  # their keys (core/stages/artifact.py)
 
     def add(self, other: "RangeReport") -> None:
         """Add the counts of another report."""

@@ -15,9 +15,8 @@ import numpy as np
 from rungwise.cluster.tasks import FileRow, build_files
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import bits
-from rungwise.core.stages.artifact import Artifact, PerSplit
+from rungwise.core.stages.artifact import Artifact, PerSplit, read_note, write_note
 from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.core.wording import format_count

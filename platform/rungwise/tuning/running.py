@@ -27,9 +27,8 @@ from ray.tune import Callback
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.stages.artifact import Artifact, Inputs
+from rungwise.core.stages.artifact import Artifact, Inputs, read_note, write_note
 from rungwise.core.stages.context import Context, Reporter
-from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes, format_count
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data

@@ -10,9 +10,8 @@ from typing import Any
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import UserError, find_user_error
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, read_note, write_note
 from rungwise.core.stages.context import Context, Reporter
-from rungwise.core.stages.notes import read_note, write_note
 from rungwise.core.stages.stage import Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import PretrainingCost, SeedRow, Selection
