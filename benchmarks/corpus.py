@@ -42,8 +42,7 @@ from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact, SharedResults
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage import source_files
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import stage

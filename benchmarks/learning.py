@@ -45,8 +45,7 @@ from benchmarks.common import results_path
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Stage, Title
+from rungwise.core.stages.stage import Context, Stage, Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.statistics import Estimate, estimate, paired_difference
 from rungwise.finetune import evaluate, finetune, load_data

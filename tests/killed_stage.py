@@ -9,8 +9,7 @@ import ray
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.stages.artifact import Artifact, Summary
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
 
 

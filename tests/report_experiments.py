@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from rungwise.core.stages.artifact import Artifact, Summary
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Title
+from rungwise.core.stages.stage import Context, Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import (

@@ -27,8 +27,7 @@ from torch.multiprocessing.spawn import (
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.stages.artifact import Artifact, finish
-from rungwise.core.stages.context import SilentReporter
-from rungwise.core.stages.stage import ContinuableRun
+from rungwise.core.stages.stage import ContinuableRun, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesConfig
 from rungwise.tokenizer.token_text import TokenisedText

@@ -15,7 +15,7 @@ from torch import multiprocessing
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import SilentReporter
+from rungwise.core.stages.stage import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.training import checkpoint, loop
 from rungwise.training.checkpoint import Checkpoints

@@ -24,8 +24,7 @@ from rungwise.cluster.environment import set_environment
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact, Summary
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Stage, StageType, Title
+from rungwise.core.stages.stage import Context, Stage, StageType, Title
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
 

@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, PerSplit
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.models.families.arpa import arpa_lines, name_tokens
 from rungwise.serving.importing import import_weights

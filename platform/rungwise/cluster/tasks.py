@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import ray
 
 from rungwise.core.errors import UserError, from_text, to_text
-from rungwise.core.stages.context import Reporter
+from rungwise.core.stages.stage import Reporter
 
 if TYPE_CHECKING:
     import ray.data

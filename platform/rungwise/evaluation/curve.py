@@ -15,8 +15,7 @@ from pydantic import Field, field_validator
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact, Summary
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
 from rungwise.evaluation.comparison.summary import EvaluateSummary

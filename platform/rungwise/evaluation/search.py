@@ -14,8 +14,7 @@ from pydantic import Field, model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact, Summary, SummaryPart
-from rungwise.core.stages.context import Context, Reporter
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Context, Reporter, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes, format_count
 from rungwise.evaluation.suites.base import Paths, Suite

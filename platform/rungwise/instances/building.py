@@ -16,7 +16,7 @@ from rungwise.cluster.tasks import FileRow, build_files
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact, PerSplit, read_note, write_note
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.core.wording import format_count

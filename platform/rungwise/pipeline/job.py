@@ -18,8 +18,7 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError, explain_store_errors
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact, Summary
-from rungwise.core.stages.context import Context, TrackingRun
-from rungwise.core.stages.stage import GOES_ON, Planned, run_stage
+from rungwise.core.stages.stage import GOES_ON, Context, Planned, TrackingRun, run_stage
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import EXPERIMENT_ID, NOTE_TAG, RUN_ID
 from rungwise.core.tracking.tracker import Tracker

@@ -8,7 +8,7 @@ from functools import partial
 from statistics import fmean
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
 from rungwise.corpus.summary import CorpusSummary

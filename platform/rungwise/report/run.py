@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count, list_first
 from rungwise.evaluation import examples as shown

@@ -20,8 +20,7 @@ from torch import Tensor
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Inputs
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.hub import is_hub, local_copy
 from rungwise.core.storage.source_files import digest_matching_files, find_files, on_disk

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact, Inputs
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.quality import Marked, count_marked, strip_accents
 from rungwise.corpus.document import read_documents

@@ -12,8 +12,7 @@ from rungwise.core.configuration.config import Config, block_kind, union_members
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.stages.artifact import Artifact, Inputs
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import ContinuableRun, LazyFunction, StageType, Trunk
+from rungwise.core.stages.stage import Context, ContinuableRun, LazyFunction, StageType, Trunk
 from rungwise.core.storage.folder import Folder
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family

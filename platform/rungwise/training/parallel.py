@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.stages.context import Reporter, SilentReporter
+from rungwise.core.stages.stage import Reporter, SilentReporter
 from rungwise.models.transformer.block import Block
 
 Parallel = Literal["ddp", "fsdp"]

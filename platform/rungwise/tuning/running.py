@@ -28,7 +28,7 @@ from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact, Inputs, read_note, write_note
-from rungwise.core.stages.context import Context, Reporter
+from rungwise.core.stages.stage import Context, Reporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes, format_count
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data

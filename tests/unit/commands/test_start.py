@@ -10,8 +10,7 @@ import pytest
 
 from rungwise.core.exit_codes import INTERRUPTED
 from rungwise.core.stages import artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType, import_function
+from rungwise.core.stages.stage import Context, StageType, import_function
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import rebuilding
 from rungwise.tasks.config import FilesTaskConfig

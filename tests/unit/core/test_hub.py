@@ -16,8 +16,7 @@ import pytest
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.stage import Context, Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.hub import local_copy, pin, pin_all
 from rungwise.core.storage.source_files import digest_matching_files, find_files

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import CheckedFolder, SharedResults, read_note
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage import source_files
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import range_task, stage

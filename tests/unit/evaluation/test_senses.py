@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import list_matching_files
 from rungwise.evaluation.suites import classifiers, measure, senses

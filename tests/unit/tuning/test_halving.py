@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.stages.context import SilentReporter
+from rungwise.core.stages.stage import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tuning.config import draw_trials, resolve_settings
 from rungwise.tuning.record import Epoch, read_record, read_records, trial_name, write_record

@@ -7,24 +7,74 @@
 The fingerprint hashes the stage's name and version, the identity part of its config, digests of
 the outside data it reads, and the fingerprints of its inputs. Raise `version` when a change of code
 changes the output. A title is for people, like the label, and names an input; no code parses it.
+
+The context says where a stage runs and whom it reports to: nothing there enters a fingerprint. A
+stage never writes to the terminal or to MLflow itself, so that a single process writes to each.
 """
 
 import os
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from rungwise.core.configuration.canonical import fingerprint, flatten, plain
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact, Inputs, Summary
-from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import list_first
+
+
+class Reporter(Protocol):
+    """How a stage reports. Except for `flush`, calls return at once; none fails the stage."""
+
+    def began(self) -> None:
+        """Say that the stage works: its process has imported what it needs."""
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        """Report `done` of `total` units; `shown` are values for the live line, such as loss."""
+
+    def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None:
+        """Add points to curves. `run` names a nested run (a trial, a seed); None is the stage."""
+
+    def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None:
+        """Open (RUNNING) or close (FINISHED, FAILED, KILLED) a nested run with its parameters."""
+
+    def note(self, message: str) -> None:
+        """Show the user one line, such as a warning about an unexpected initial loss."""
+
+    def flush(self) -> None:
+        """Wait until everything this process has reported has arrived. Call it last."""
+
+
+class SilentReporter(Reporter):
+    """Discards reports: for tests and for calling a stage as a plain function."""
+
+
+@dataclass(frozen=True)
+class TrackingRun:
+    """The MLflow run of a stage in the driver, and its `page` in the run of the whole recipe."""
+
+    uri: str
+    run_id: str
+    page: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a stage runs and whom it tells. `recipe` is the whole recipe with all blocks
+    resolved; `tracking` is set only for stages in the driver. `trains_here`: the stage's task holds
+    the CPUs of its only worker, and trains itself."""
+
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    report: Reporter = field(default_factory=SilentReporter)
+    tracking: TrackingRun | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    trains_here: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact, chain
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.corpus.summary import CORPORA, read_split

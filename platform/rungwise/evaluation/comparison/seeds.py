@@ -11,8 +11,7 @@ from typing import Any
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import UserError, find_user_error
 from rungwise.core.stages.artifact import Artifact, read_note, write_note
-from rungwise.core.stages.context import Context, Reporter
-from rungwise.core.stages.stage import Title
+from rungwise.core.stages.stage import Context, Reporter, Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import PretrainingCost, SeedRow, Selection
 from rungwise.finetune import FinetuneConfig, describe, evaluate, finetune, load_data

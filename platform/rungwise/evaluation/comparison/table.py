@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact, Summary, SummaryPart
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import csv_bytes, format_count
 from rungwise.evaluation import statistics

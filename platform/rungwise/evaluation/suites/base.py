@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Reporter
+from rungwise.core.stages.stage import Reporter
 from rungwise.core.storage.source_files import (
     Paths,
     SourceFile,

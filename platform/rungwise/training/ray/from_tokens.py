@@ -29,7 +29,7 @@ from rungwise.cluster.tasks import pack_items
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact, Inputs
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
 from rungwise.models.family import Family

@@ -22,7 +22,7 @@ from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
 from rungwise.core.stages.artifact import Artifact, Inputs, list_artifacts
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import read_kind
 from rungwise.models.device import return_freed_memory, use_threads

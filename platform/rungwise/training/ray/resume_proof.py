@@ -32,8 +32,8 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact, SummaryPart
-from rungwise.core.stages.context import Context, SilentReporter
 from rungwise.core.stages.provenance import provenance
+from rungwise.core.stages.stage import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.core.wording import format_count
 from rungwise.instances.summary import InstancesSummary
