@@ -32,12 +32,11 @@ from rich.filesize import decimal
 
 from rungwise.cluster.local import DASHBOARD_PORT, find_cluster
 from rungwise.core.configuration.secrecy import list_texts
-from rungwise.core.errors import ConfigError, UserError
+from rungwise.core.errors import ConfigError, UserError, format_count, list_first
 from rungwise.core.exit_codes import FAILED, INTERRUPTED, OK, plain_console
 from rungwise.core.stages.provenance import COMMIT_VARIABLE, commit
 from rungwise.core.storage.folder import is_remote, local_path
 from rungwise.core.storage.source_files import on_disk
-from rungwise.core.wording import format_count, list_first
 from rungwise.pipeline.places import PACKAGE, data_parent
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.workflow import load_recipe, make_stages

@@ -8,7 +8,7 @@
         └── StageFailed        a stage raised something else: exit 1, the cause is chained
 
 Bugs in rungwise are ordinary exceptions and keep their traceback. Those of disks and object stores
-become a UserError of one line, with the config key to change.
+become a UserError of one line, with the config key to change. Last, numbers and lists in messages.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import errno
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 
@@ -172,3 +172,15 @@ def is_conflict(error: OSError) -> bool:
     """Whether a conditional put failed: the object exists, or another put was in progress."""
     answer = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {})
     return answer.get("HTTPStatusCode") in (409, 412)
+
+
+def format_count(number: int, noun: str) -> str:
+    """Format `1 layer`, `2,000 layers`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def list_first(names: Iterable[str], most: int, separator: str = ", ") -> str:
+    """Format `a, b and 3 more`, with at most so many names."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.errors import DataError, explain_connection_errors
+from rungwise.core.errors import DataError, explain_connection_errors, format_count
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import (
     Member,
@@ -27,7 +27,6 @@ from rungwise.core.storage.source_files import (
     find_files,
     split_of_path,
 )
-from rungwise.core.wording import format_count
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.cleaning.characters import describe_lost_characters, guess_language

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 
+from rungwise.core.errors import format_count
 from rungwise.core.stages.artifact import Artifact, PerSplit, Summary, SummaryPart, find_input
 from rungwise.core.stages.stage import LazyFunction, StageType
-from rungwise.core.wording import format_count
 from rungwise.corpus.config import identity
 from rungwise.corpus.document import Document, DocumentDamage, read_documents
 from rungwise.corpus.files import input_digests

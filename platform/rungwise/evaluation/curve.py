@@ -14,10 +14,10 @@ from pydantic import Field, field_validator
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.errors import format_count
 from rungwise.core.stages.artifact import Artifact, Summary
 from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import format_count
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.search import count_cost
 from rungwise.evaluation.suites.items import read_items

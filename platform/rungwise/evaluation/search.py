@@ -11,12 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from rungwise.core.configuration.canonical import csv_bytes
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import ConfigError, format_count
 from rungwise.core.stages.artifact import Artifact, Summary, SummaryPart
 from rungwise.core.stages.stage import Context, Reporter, StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes, format_count
 from rungwise.evaluation.suites.base import Paths, Suite
 from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.evaluation.suites.measure import SuiteConfig

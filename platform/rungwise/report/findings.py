@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from rungwise.core.errors import list_first
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.wording import list_first
 from rungwise.corpus.summary import OF_A_TASK, CorpusSummary, source_blocks
 from rungwise.evaluation.comparison.summary import PairedDifference
 from rungwise.evaluation.statistics import false_verdicts

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
+from rungwise.core.errors import format_count
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import format_count
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.comparison.claims import (
     TASKS,

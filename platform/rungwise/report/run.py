@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rungwise.core.errors import format_count, list_first
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import format_count, list_first
 from rungwise.evaluation import examples as shown
 from rungwise.evaluation.examples import Examples, gather_examples
 from rungwise.models.losses.objectives import Objective

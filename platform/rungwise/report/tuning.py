@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from rungwise.core.errors import list_first
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.wording import list_first
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.comparison.seeds import input_name
 from rungwise.evaluation.comparison.summary import EvaluateSummary

@@ -25,12 +25,12 @@ from ray.exceptions import RayActorError
 from ray.tune import Callback
 
 from rungwise.cluster.session import shared_scratch
+from rungwise.core.configuration.canonical import csv_bytes
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import UserError
+from rungwise.core.errors import UserError, format_count
 from rungwise.core.stages.artifact import Artifact, Inputs, read_note, write_note
 from rungwise.core.stages.stage import Context, Reporter
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes, format_count
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.models.device import use_threads
 from rungwise.tasks.kinds.examples import TaskSummary

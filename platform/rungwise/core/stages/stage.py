@@ -23,10 +23,10 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from rungwise.core.configuration.canonical import fingerprint, flatten, plain
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.errors import list_first
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact, Inputs, Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import list_first
 
 
 class Reporter(Protocol):

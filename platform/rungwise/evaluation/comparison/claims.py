@@ -12,12 +12,11 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import Field
 
-from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.canonical import csv_bytes, fingerprint
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.stages.artifact import Artifact, Summary, SummaryPart
 from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.comparison.table import (
     Runs,

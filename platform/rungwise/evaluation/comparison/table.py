@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rungwise.core.configuration.canonical import csv_bytes
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import ConfigError, format_count
 from rungwise.core.stages.artifact import Artifact, Summary, SummaryPart
 from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes, format_count
 from rungwise.evaluation import statistics
 from rungwise.evaluation.comparison.errors import run_sums
 from rungwise.evaluation.comparison.summary import (
