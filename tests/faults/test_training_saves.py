@@ -58,7 +58,7 @@ def _writes_slowly(settings: GradientFit, instances: Artifact, output: str) -> N
 
     def half(self: Any) -> dict[str, Any]:
         if self.step == 10:
-            folder = Path(self._folder.uri)
+            folder = Path(self.folder.uri)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f".{self._file_name(0)}.tmp").write_bytes(b"half")
             time.sleep(60)

@@ -24,7 +24,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -236,34 +236,31 @@ _FAILURES_IN_A_ROW = 3
 _LAST_SECONDS = 10.0  # for the writing thread, when a run ends with an error
 
 
+@dataclass
 class PartWriter:
     """One save in progress: a thread with a copy of all it needs, which writes to `folder`. The
     leader's calls `commit` with the descriptions of all workers' parts once they are there."""
 
-    def __init__(
-        self,
-        step: int,
-        folder: Folder,
-        pieces: dict[str, TensorPiece],
-        group: Group,
-        commit: Callable[[list[dict[str, Any]]], None],
-    ) -> None:
-        self._folder = folder
-        self._pieces = pieces
-        self._group = group
-        self._commit = commit
-        self.step = step
-        self.seconds = self.stall_seconds = 0.0
-        self.bytes = 0
-        self.error: Exception | None = None
-        self.written = threading.Event()  # this worker's part is written, or has failed
-        self.cancelled = threading.Event()  # another worker's part has failed
+    step: int
+    folder: Folder
+    pieces: dict[str, TensorPiece]
+    group: Group
+    commit: Callable[[list[dict[str, Any]]], None]
+    seconds: float = 0.0
+    stall_seconds: float = 0.0
+    bytes: int = 0
+    error: Exception | None = None
+    # This worker's part is written, or has failed; another worker's has.
+    written: threading.Event = field(default_factory=threading.Event)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
         self.thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         began = time.perf_counter()
-        group = self._group
+        group = self.group
         try:
             part = self._retry(self._write_part)
             self.written.set()
@@ -272,12 +269,12 @@ class PartWriter:
                 for rank in range(1, group.world_size):
                     parts.append(self._retry(lambda rank=rank: self._wait_for_part(rank)))
                 if not self.cancelled.is_set():
-                    self._retry(lambda: self._commit(parts))
+                    self._retry(lambda: self.commit(parts))
         except Exception as error:  # raised by `settle`
             self.error = error
         finally:
             self.seconds = time.perf_counter() - began
-            self._pieces.clear()
+            self.pieces.clear()
             self.written.set()
 
     def _retry(self, write: Callable[[], T]) -> T:
@@ -287,14 +284,14 @@ class PartWriter:
             try:
                 return write()
             except UserError:
-                remote = self._folder.remote
+                remote = self.folder.remote
                 if not remote or time.monotonic() > deadline or self.cancelled.wait(_PAUSE_SECONDS):
                     raise
 
     def _write_part(self) -> dict[str, Any]:
-        name = self._file_name(self._group.rank)
-        tensors = {key: piece.local.contiguous() for key, piece in self._pieces.items()}
-        with self._folder.staged(name) as path:
+        name = self._file_name(self.group.rank)
+        tensors = {key: piece.local.contiguous() for key, piece in self.pieces.items()}
+        with self.folder.staged(name) as path:
             write_file(tensors, path)
             digest, self.bytes = file_digest(path), path.stat().st_size
         part = {
@@ -303,24 +300,24 @@ class PartWriter:
             "bytes": self.bytes,
             "tensors": {
                 key: [piece.start, len(piece.local) if piece.shape else 1, list(piece.shape)]
-                for key, piece in self._pieces.items()
+                for key, piece in self.pieces.items()
             },
         }
-        if not self._group.leads:
-            self._folder.write_bytes(f"{name}.json", json.dumps(part).encode())
+        if not self.group.leads:
+            self.folder.write_bytes(f"{name}.json", json.dumps(part).encode())
         return part
 
     def _wait_for_part(self, rank: int) -> dict[str, Any]:
         name = f"{self._file_name(rank)}.json"
         pause = 0.02
-        while not self._folder.exists(name):
+        while not self.folder.exists(name):
             if self.cancelled.wait(pause):
                 return {}
             pause = min(1.0, pause * 1.5)
-        return json.loads(self._folder.read_bytes(name))
+        return json.loads(self.folder.read_bytes(name))
 
     def _file_name(self, rank: int) -> str:
-        return f"part-{rank:05d}-of-{self._group.world_size:05d}.safetensors"
+        return f"part-{rank:05d}-of-{self.group.world_size:05d}.safetensors"
 
 
 class Checkpoints:

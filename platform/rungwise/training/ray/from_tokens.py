@@ -32,7 +32,6 @@ from rungwise.core.stages.artifact import Artifact, Inputs
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.family import Family
 from rungwise.models.fitting import (
     HERE,
     CooccurrenceFamily,
@@ -96,8 +95,14 @@ def pretrain_by_counts(
                 context,
             )
             tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
+        elif isinstance(config.model, FileFamily):
+            config.model.check_given(ImportSummary.of(initial).model)
+            tensors = fill_arrays(create, map_arrays(initial.folder.local(MODEL)))
         else:
-            tensors = fill_arrays(create, _load_given(config.model, initial))
+            raise ConfigError(
+                f"model.kind is {config.model.kind}, which takes no counts that are given; leave "
+                "out initial"
+            )
     seconds = time.monotonic() - began
     model = cast(LanguageModel, family.from_tensors(tensors, tokens.special))
     final = measure_held_out(model, artifact, objective)
@@ -117,16 +122,6 @@ def pretrain_by_counts(
         f"{final['loss']:.3f} (unigram {tokens.unigram_loss:.2f})  "
         f"{final['bits_per_byte']:.3f} bits per byte",
     )
-
-
-def _load_given(model: Family, given: Artifact) -> Weights:
-    """Return the arrays of counts that are given. Raises ConfigError if `model` is another."""
-    if not isinstance(model, FileFamily):
-        raise ConfigError(
-            f"model.kind is {model.kind}, which takes no counts that are given; leave out initial"
-        )
-    model.check_given(ImportSummary.of(given).model)
-    return map_arrays(given.folder.local(MODEL))
 
 
 def read_text(artifact: Artifact, file: str, first_document: int = 0) -> TokenisedText:

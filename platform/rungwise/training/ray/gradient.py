@@ -9,7 +9,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -64,14 +64,10 @@ class RunOutcome:
 
 
 def summarise(
-    config: GradientFit,
-    turns: Sequence[DataPhase],
-    initial: Artifact | None,
-    outcome: RunOutcome,
-    context: Context,
+    config: GradientFit, run: "Run", outcome: RunOutcome, compute: ComputeConfig
 ) -> PretrainSummary:
     settings, objective, progress = config.pretrain, config.objective, outcome.progress
-    compute, instances = context.compute, turns[-1].summary
+    turns, initial, instances = run.turns, run.initial, run.turns[-1].summary
     model = build_model(config, instances.vocab_size, meta=True)
     parameters = sum(p.numel() for p in model.parameters())
     first, last = progress.validation[0], progress.validation[-1]
@@ -169,7 +165,7 @@ def pretrain_by_gradient(
     check_fit(config, inputs, context.compute)
     run = plan_run(config, inputs, output, context.compute)
     outcome = (_fit_here if context.trains_here else _fit)(config, run, context)
-    return summarise(config, run.turns, run.initial, outcome, context)
+    return summarise(config, run, outcome, context.compute)
 
 
 def check_fit(config: GradientFit, inputs: Inputs, compute: ComputeConfig) -> None:
