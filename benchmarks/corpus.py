@@ -192,7 +192,9 @@ def build_both(source: Path, root: Path, label: str) -> tuple[Seconds, dict[str,
     context = Context()
     seconds: Seconds = {}
     inputs: dict[str, Artifact] = {}
-    source_files.cache_folder = lambda: root / "cache"  # a build of its own hashes its sources
+    source_files.stores.cache_folder = lambda: (
+        root / "cache"
+    )  # a build of its own hashes its sources
 
     def build(step: StageType[Any, Any], config: Any, label: str = label) -> None:
         begin = time.perf_counter(), time.process_time()

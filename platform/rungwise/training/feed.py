@@ -22,15 +22,8 @@ from torch import Tensor
 from rungwise.core.arrays import Ints
 from rungwise.core.randomness import bits
 from rungwise.core.stages.artifact import Artifact, Inputs
+from rungwise.instances import order as orders
 from rungwise.instances.batch import Batch, in_streams
-from rungwise.instances.order import (
-    Order,
-    ReadOrder,
-    ShardShare,
-    StreamOrder,
-    evenly,
-    held_out_streams,
-)
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.objectives import Objective, member_names
@@ -153,13 +146,13 @@ class DataPhase:
         """How many of the first `steps` steps of the run read these instances."""
         return bisect.bisect_left(self.steps, steps)
 
-    def order(self, config: GradientFit) -> Order:
+    def order(self, config: GradientFit) -> orders.Order:
         """The order in which a run reads these instances."""
         files, settings = self.summary.split_files("train"), config.pretrain
         rows = np.array([row.instances for row in files], dtype=np.int64)
         if config.carries_state:
-            return StreamOrder(rows, settings.seed, settings.global_batch_size)
-        return ReadOrder(rows, settings.seed, settings.order)
+            return orders.StreamOrder(rows, settings.seed, settings.global_batch_size)
+        return orders.ReadOrder(rows, settings.seed, settings.order)
 
 
 class Phase:
@@ -178,7 +171,7 @@ class Phase:
         self._train, self._validation = (
             InstanceReader(turn.instances, split, cache_bytes) for split in ("train", "validation")
         )
-        self._share = ShardShare(self.global_batch_size, group.rank, group.world_size)
+        self._share = orders.ShardShare(self.global_batch_size, group.rank, group.world_size)
         size = scale_micro_batch(compute.micro_batch_size, first_length, turn.length)
         self._micro_batch_size = size
         # Those of this worker, if the model carries a state.
@@ -233,7 +226,7 @@ class Phase:
     def _held_out_rows(self, count: int) -> list[Any]:
         """Evenly spread instances."""
         reader, share = self._validation, self._share
-        sample = evenly(len(reader), count)
+        sample = orders.evenly(len(reader), count)
         part = share.part(len(sample))
         if not part:
             return []
@@ -245,7 +238,7 @@ class Phase:
         """Contiguous text in a batch's streams."""
         reader, parts = self._validation, []
         rows, count = reader.rows_per_shard, min(count, len(reader))
-        for stream, instances, continues in held_out_streams(rows, count, self._share):
+        for stream, instances, continues in orders.held_out_streams(rows, count, self._share):
             bins = -(-len(stream) // self._micro_batch_size)
             read, _ = self._read(reader, instances, np.zeros_like(instances), bins)
             parts += in_streams(read, stream, continues)

@@ -14,18 +14,10 @@ from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.stages.artifact import Artifact, Inputs
 from rungwise.core.stages.stage import Context, ContinuableRun, LazyFunction, StageType, Trunk
 from rungwise.core.storage.folder import Folder
+from rungwise.models import fitting
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
-from rungwise.models.fitting import (
-    CooccurrenceFamily,
-    CountedFamily,
-    Fitting,
-    MixingFamily,
-    MixturePart,
-    ReadingFamily,
-    RefiningFamily,
-    SolvedFamily,
-)
+from rungwise.models.fitting import Fitting
 from rungwise.models.losses.objectives import Objective
 from rungwise.training.checkpoint import CheckpointFiles, CheckpointRules
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
@@ -43,7 +35,7 @@ def _kind(block: Any) -> str | None:
 class CountsConfig(Fitting):
     """Fitting by counting the text once."""
 
-    fits: ClassVar[type] = CountedFamily
+    fits: ClassVar[type] = fitting.CountedFamily
     fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_by_counts")
     reads_tokens: ClassVar[bool] = True
 
@@ -80,7 +72,7 @@ class AsynchronousConfig(_Passes):
     fit into memory.
     """
 
-    fits: ClassVar[type] = ReadingFamily
+    fits: ClassVar[type] = fitting.ReadingFamily
     fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_asynchronously")
 
     kind: Literal["asynchronous"] = "asynchronous"
@@ -112,7 +104,7 @@ class CooccurrenceConfig(_Passes):
     """From counts of co-occurring words, in the memory of one machine: epochs of AdaGrad over them,
     or, where the family is calculated at once, neither epochs nor a learning rate."""
 
-    fits: ClassVar[type] = CooccurrenceFamily
+    fits: ClassVar[type] = fitting.CooccurrenceFamily
     fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_by_cooccurrence")
     holds_out: ClassVar[bool] = False
 
@@ -122,13 +114,14 @@ class CooccurrenceConfig(_Passes):
     learning_rate: float | None = Field(default=None, gt=0)  # null: 0.05
 
     def length_key(self, model: Family) -> str | None:
-        return None if isinstance(model, SolvedFamily | RefiningFamily) else "epochs"
+        is_solved = isinstance(model, fitting.SolvedFamily | fitting.RefiningFamily)
+        return None if is_solved else "epochs"
 
     def passes(self, model: Family) -> int:
         return (self.epochs or 25) if self.length_key(model) else 1
 
     def takes_weights(self, model: Family) -> bool:
-        return isinstance(model, RefiningFamily)
+        return isinstance(model, fitting.RefiningFamily)
 
     def check(self, model: Family, compute: ComputeConfig) -> None:
         for key in ("epochs", "learning_rate"):
@@ -146,7 +139,7 @@ class InterpolationConfig(Fitting):
     one half of the others, beside counts of the other half: counts of the text that it reads would
     have seen every token that they are asked for."""
 
-    fits: ClassVar[type] = MixingFamily
+    fits: ClassVar[type] = fitting.MixingFamily
     fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_by_interpolation")
     reads_tokens: ClassVar[bool] = True
     revision: ClassVar[int] = 1  # the gate reads the entropy of the counts
@@ -166,18 +159,18 @@ class InterpolationConfig(Fitting):
     def length_key(self, model: Family) -> str:
         return "network.steps"
 
-    def parts(self, model: Family) -> Mapping[str, MixturePart]:
-        assert isinstance(model, MixingFamily)
+    def parts(self, model: Family) -> Mapping[str, fitting.MixturePart]:
+        assert isinstance(model, fitting.MixingFamily)
         counts = with_objective(self.counts, model.counts)
         network = with_objective(self.network, model.network)
         network, share = network.model_copy(update={"seed": self.seed}), 1 - self.set_aside
-        parts = {"counts": MixturePart(model.counts, counts, 0, share)}
+        parts = {"counts": fitting.MixturePart(model.counts, counts, 0, share)}
         if not model.residual:
-            return parts | {"network": MixturePart(model.network, network, 0, share)}
+            return parts | {"network": fitting.MixturePart(model.network, network, 0, share)}
         network = network.model_copy(update={"output_bias": "zeros"})
         return parts | {
-            BESIDE: MixturePart(model.counts, counts, share / 2, share),
-            "network": MixturePart(model.network, network, 0, share / 2, BESIDE),
+            BESIDE: fitting.MixturePart(model.counts, counts, share / 2, share),
+            "network": fitting.MixturePart(model.network, network, 0, share / 2, BESIDE),
         }
 
 

@@ -192,7 +192,7 @@ Optimizers = Sequence[torch.optim.Optimizer]
 
 
 def build_optimizers(
-    model: nn.Module, config: OptimizerConfig | MuonConfig, bfloat16: bool = False
+    model: nn.Module, config: AnyOptimizerConfig, bfloat16: bool = False
 ) -> Optimizers:
     """The optimizers, each of its own trainable parameters: Muon of the matrices of layers, with
     products in `bfloat16` if the model's are, AdamW of embeddings, heads, norms and biases."""
@@ -222,7 +222,7 @@ def build_optimizers(
 
 def build_optimizer(
     model: nn.Module,
-    config: OptimizerConfig | MuonConfig,
+    config: AnyOptimizerConfig,
     shares: Mapping[str, float] = MappingProxyType({}),
     without: Container[str] = (),
 ) -> torch.optim.AdamW:
@@ -274,7 +274,7 @@ def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if id(value) in inside}
 
 
-def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | MuonConfig) -> float:
+def learning_rate_at(step: float, total_steps: int, config: AnyOptimizerConfig) -> float:
     """The learning rate of update number `step`, counted from 0, of `total_steps`. In a warm-up of
     W steps, step s has the share (s+1)/(W+1) of the peak (google-research/bert and transformers use
     s/W, which wastes the first batch). From W on the schedule is that of transformers. `step` may
@@ -303,7 +303,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate * group.get(_SHARE, 1.0)
 
 
-def clip_gradients(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Tensor:
+def clip_gradients(model: nn.Module, config: AnyOptimizerConfig) -> Tensor:
     """Scale all gradients to a joint norm of at most `clip_norm`; returns the norm before that. The
     norm stays on the device: reading it waits. Call this when the gradients of all micro-batches
     and workers are summed. For sharded parameters it is the norm of all shards."""
@@ -314,9 +314,10 @@ def clip_gradients(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Te
     return norm if whole is None else whole()
 
 
-def update(optimizers: Optimizers, finite: Tensor) -> None:
+def update(optimizers: Optimizers, finite: Tensor, learning_rate: float) -> None:
     """Step each optimizer, or none if `finite` () is False, which is read on the device."""
     for optimizer in optimizers:
+        set_learning_rate(optimizer, learning_rate)
         # Set as torch.amp.GradScaler does for AdamW; `step` has no such argument.
         optimizer.grad_scale = None  # pyright: ignore[reportAttributeAccessIssue]
         optimizer.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]

@@ -21,14 +21,7 @@ from torch import Tensor, nn
 from rungwise.core.errors import UserError
 from rungwise.instances.batch import Batch
 from rungwise.models.losses.objectives import BatchShapes, Losses, LossSum, Objective
-from rungwise.training.optimizer import (
-    MuonConfig,
-    OptimizerConfig,
-    Optimizers,
-    clip_gradients,
-    set_learning_rate,
-    update,
-)
+from rungwise.training.optimizer import AnyOptimizerConfig, Optimizers, clip_gradients, update
 from rungwise.training.parallel import Exchange, Group
 from rungwise.training.state import StreamStates
 
@@ -47,7 +40,7 @@ class Step:
     objective: Objective
     exchange: Exchange
     optimizers: Optimizers
-    config: OptimizerConfig | MuonConfig
+    config: AnyOptimizerConfig
     group: Group
     bfloat16: bool
     compile: bool = False
@@ -123,9 +116,7 @@ class Step:
         self.exchange.finish()
         untrained = self._part_untrained() if self.objective.mixture else {}
         norm = clip_gradients(self.model, self.config)
-        for optimizer in self.optimizers:
-            set_learning_rate(optimizer, learning_rate)
-        update(self.optimizers, norm.isfinite())
+        update(self.optimizers, norm.isfinite(), learning_rate)
         if streams is not None:
             streams.settle(norm.isfinite())
         for parameter, gradient in untrained.items():

@@ -175,7 +175,7 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_half_written(
 def test_a_source_changed_in_place_is_read_again_if_its_size_and_time_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_read: list[str]
 ) -> None:
-    monkeypatch.setattr(source_files, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(source_files.stores, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(source_files, "_TICK_NS", 20_000_000)
     for number in range(3):
         write_texts(tmp_path / "texts", number, made_up_sentences(number, 80))

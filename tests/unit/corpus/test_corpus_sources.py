@@ -120,7 +120,7 @@ def test_a_large_file_is_hashed_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.fixture
 def blocks_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of which a block was hashed, on a machine that keeps digests after 20 ms."""
-    monkeypatch.setattr(source_files, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(source_files.stores, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(source_files, "_TICK_NS", 20_000_000)
     names: list[str] = []
     hash_block = SourceFile.block_digest

@@ -77,7 +77,7 @@ def test_a_skipped_update_leaves_weights_and_moments_as_they_are(kind: Any) -> N
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter)
         before = state()
-        update(optimizers, torch.tensor(finite))
+        update(optimizers, torch.tensor(finite), kind().learning_rate)
         same = [torch.equal(a, b) for a, b in zip(before, state(), strict=False)]
         assert all(same) != finite
 

@@ -31,13 +31,7 @@ from pydantic import BeforeValidator, Field
 
 from rungwise.core.errors import ConfigError, DataError, explain_connection_errors
 from rungwise.core.public_data import how_to_get
-from rungwise.core.storage.folder import (
-    cache_folder,
-    filesystem,
-    is_remote,
-    object_tag,
-    open_stream,
-)
+from rungwise.core.storage import folder as stores
 
 _BESIDE_ARROW = re.compile(r"(state|dataset_info|dataset_dict)\.json|cache-.*\.arrow")
 
@@ -56,7 +50,7 @@ class SourceFile:
 
     def open(self) -> io.BufferedReader:
         """A seekable stream. Raises DataError if an object changed since it was listed."""
-        return open_stream(self.uri, self.tag)
+        return stores.open_stream(self.uri, self.tag)
 
     @property
     def num_blocks(self) -> int:
@@ -129,14 +123,14 @@ def find_files(pattern: str) -> list[SourceFile]:
         relative = str(name)[len(base) :].lstrip("/")
         hidden = any(part.startswith(".") for part in relative.split("/"))
         if info["type"] == "file" and not hidden and matching.match(relative):
-            uri = fs.unstrip_protocol(name) if is_remote(pattern) else str(name)
-            files.append(SourceFile(uri, relative, int(info["size"]), object_tag(info)))
+            uri = fs.unstrip_protocol(name) if stores.is_remote(pattern) else str(name)
+            files.append(SourceFile(uri, relative, int(info["size"]), stores.object_tag(info)))
     return files
 
 
 def _split(pattern: str) -> tuple[Any, str, str]:
     """The file system, the literal path, and the glob below it."""
-    fs, path = filesystem(pattern)
+    fs, path = stores.filesystem(pattern)
     parts = fs._strip_protocol(path).split("/")
     for number, part in enumerate(parts):
         if set(part) & set("*?[") and not fs.exists("/".join(parts[: number + 1])):
@@ -165,7 +159,7 @@ def match_files(
         with explain_connection_errors(pattern, key):
             matched = data_files(find(pattern))
         if not matched:
-            is_relative = not is_remote(pattern) and not Path(pattern).is_absolute()
+            is_relative = not stores.is_remote(pattern) and not Path(pattern).is_absolute()
             raise ConfigError(
                 f"{key}: no file matches {pattern!r}"
                 f"{f' in {Path.cwd()}' if is_relative else ''}; expected a file, "
@@ -356,7 +350,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS digests (path TEXT PRIMARY KEY, state TEXT,
 def describe_state(file: SourceFile) -> str:
     """Return what any change of a local file changes; "" of other files, of one that changed since
     it was listed, and of one that changed just now, since the next change may not show."""
-    if type(file) is not SourceFile or is_remote(file.uri):
+    if type(file) is not SourceFile or stores.is_remote(file.uri):
         return ""
     try:
         info = os.stat(file.uri)
@@ -389,7 +383,7 @@ def keep_digests(rows: Iterable[tuple[str, str, str]]) -> None:
 
 
 def _open() -> sqlite3.Connection:
-    folder = cache_folder()
+    folder = stores.cache_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.lstat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user")

@@ -32,25 +32,8 @@ from rungwise.core.stages.artifact import Artifact, Inputs
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import TokenisedText
-from rungwise.models.fitting import (
-    HERE,
-    CooccurrenceFamily,
-    CountedFamily,
-    FileFamily,
-    Losses,
-    MixingFamily,
-    PairsFamily,
-    ReadingFamily,
-    RefiningFamily,
-    Solution,
-    SolvedFamily,
-    Stretch,
-    Tasks,
-    WeightedFamily,
-    Weights,
-    fill_arrays,
-    merge_parts,
-)
+from rungwise.models import fitting
+from rungwise.models.fitting import Losses, Weights
 from rungwise.models.ngram_model import SparseSums, merge_sums, split_sums
 from rungwise.models.trained.capabilities import LanguageModel
 from rungwise.tokenizer.token_stage import TokensSummary
@@ -82,7 +65,7 @@ def pretrain_by_counts(
     began = time.monotonic()
     artifact, objective = inputs["tokens"], config.objective
     tokens = TokensSummary.of(artifact)
-    family = cast(CountedFamily, config.model)
+    family = cast(fitting.CountedFamily, config.model)
     initial = inputs.get(INITIAL)
     with output.staged(MODEL) as path:
         create = functools.partial(create_arrays, path)
@@ -95,9 +78,9 @@ def pretrain_by_counts(
                 context,
             )
             tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
-        elif isinstance(config.model, FileFamily):
+        elif isinstance(config.model, fitting.FileFamily):
             config.model.check_given(ImportSummary.of(initial).model)
-            tensors = fill_arrays(create, map_arrays(initial.folder.local(MODEL)))
+            tensors = fitting.fill_arrays(create, map_arrays(initial.folder.local(MODEL)))
         else:
             raise ConfigError(
                 f"model.kind is {config.model.kind}, which takes no counts that are given; leave "
@@ -136,7 +119,7 @@ def count_parts(
     split: Callable[[Table, int], Sequence[Table]],
     merge: Callable[[Sequence[Table]], Table],
     context: Context,
-) -> tuple[list[list[Any]], Tasks]:
+) -> tuple[list[list[Any]], fitting.Tasks]:
     """Count the whole training split; the functions are those of `CountedFamily`. Returns the
     handles of the tables whose sum is each part, and the tasks that know them."""
     summary = TokensSummary.of(artifact)
@@ -144,7 +127,7 @@ def count_parts(
     numbers = itertools.accumulate((row.documents for row in files), initial=0)
     items = list(zip((row.file for row in files), numbers, strict=False))
     packs = pack_items(items, [row.text_bytes for row in files])
-    tasks, parts = HERE, 1
+    tasks, parts = fitting.HERE, 1
     if not packs.small:
         tasks = RayTasks()
         parts = min(_MOST_PARTS, _LEAST_PARTS + summary.tokens.train // _TOKENS_A_PART)
@@ -160,7 +143,7 @@ def count_parts(
     return [list(pieces) for pieces in zip(*tables, strict=True)], tasks
 
 
-class RayTasks(Tasks):
+class RayTasks(fitting.Tasks):
     """Runs functions as tasks of Ray, which keeps their results in its object store."""
 
     def call(
@@ -195,7 +178,7 @@ def count_tokens(
         return SparseSums(np.flatnonzero(counts), counts[counts > 0])
 
     parts, tasks = count_parts(artifact, count, split_sums, merge_sums, context)
-    table = merge_parts(parts, tasks, merge_sums)
+    table = fitting.merge_parts(parts, tasks, merge_sums)
     counts_V = np.zeros(tokens.vocab_size, np.int64)
     counts_V[table.keys] = table.sums
     counts_V[list(tokens.special.ids)] = 0
@@ -229,7 +212,7 @@ def fit(
     any, and return the summary. The seconds of a resumed run include those before. Raises DataError
     for no losses, UserError if they are not finite."""
     settings, tokens = config.pretrain, TokensSummary.of(artifact)
-    family = cast(WeightedFamily, config.model)
+    family = cast(fitting.WeightedFamily, config.model)
     began, first = rounds.began, 0
     if output.exists(_STATE):  # of a killed run
         weights = safetensors.numpy.load(output.read_bytes(_STATE))
@@ -252,14 +235,14 @@ def fit(
     if not math.isfinite(total):
         raise UserError("the loss is not finite; lower pretrain.learning_rate")
     model, vectors = family.model(weights, rounds.counts), family.document_vectors(weights)
-    solution = Solution(model, total / count, vectors)
+    solution = fitting.Solution(model, total / count, vectors)
     summary = finish(config, artifact, output, solution, began)
     output.remove(_STATE)
     return summary
 
 
 def finish(
-    config: PassesFit, artifact: Artifact, output: Folder, solution: Solution, began: float
+    config: PassesFit, artifact: Artifact, output: Folder, solution: fitting.Solution, began: float
 ) -> PretrainSummary:
     """Write `model.safetensors`, and the vectors of documents if there are any."""
     tokens, epochs = TokensSummary.of(artifact), config.pretrain.passes(config.model)
@@ -294,7 +277,7 @@ def pretrain_asynchronously(
     """Read in rounds, write `model.safetensors`, measure. Raises DataError for too little text."""
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
-    family = cast(ReadingFamily, config.model)
+    family = cast(fitting.ReadingFamily, config.model)
     counts_V = count_tokens(artifact, settings, context)
     plan = ray.put(family.plan(counts_V))
     replicas, per_epoch = settings.replicas, settings.rounds_per_epoch
@@ -332,7 +315,7 @@ class _Share(NamedTuple):
 
 
 def _read_share(
-    share: _Share, family: ReadingFamily, artifact: Artifact, plan: Plan, weights: Weights
+    share: _Share, family: fitting.ReadingFamily, artifact: Artifact, plan: Plan, weights: Weights
 ) -> tuple[Weights, Losses]:
     # Copies, because Ray hands read-only arrays to a task.
     weights = {name: np.array(array) for name, array in weights.items()}
@@ -348,8 +331,8 @@ def _read_share(
 
 
 def _stretches(
-    share: _Share, family: ReadingFamily, artifact: Artifact
-) -> Iterator[tuple[Stretch, float, float]]:
+    share: _Share, family: fitting.ReadingFamily, artifact: Artifact
+) -> Iterator[tuple[fitting.Stretch, float, float]]:
     """Yield what a share has of each file, with the fraction of the share before and after it."""
     files = TokensSummary.of(artifact).split_files(share.split)
     total = sum(row.tokens for row in files)
@@ -376,18 +359,18 @@ def pretrain_by_cooccurrence(
     began = time.monotonic()
     artifact, settings = inputs["tokens"], config.pretrain
     tokens = TokensSummary.of(artifact)
-    family = cast(CooccurrenceFamily, config.model)
+    family = cast(fitting.CooccurrenceFamily, config.model)
     counts_V = count_tokens(artifact, settings, context)
     parts, tasks = count_parts(
         artifact, lambda text: family.count(text, counts_V), family.split, family.merge, context
     )
-    table = merge_parts(parts, tasks, family.merge)
+    table = fitting.merge_parts(parts, tasks, family.merge)
     cells = ray.put(family.cells(table, tokens.vocab_size))
     del table
-    if isinstance(family, SolvedFamily | RefiningFamily):
+    if isinstance(family, fitting.SolvedFamily | fitting.RefiningFamily):
         remote: Any = ray.remote
         call = remote(lambda solve, *values: solve(*values))
-        if isinstance(family, SolvedFamily):
+        if isinstance(family, fitting.SolvedFamily):
             values = (cells, counts_V, tokens.documents.train, settings.seed)
             handle = call.remote(family.solve, *values)
         else:
@@ -395,7 +378,7 @@ def pretrain_by_cooccurrence(
             handle = call.remote(family.refine, vectors, cells, counts_V, settings.seed)
         solution: Any = ray.get(handle)
         return finish(config, artifact, output, solution, began)
-    learner = cast(PairsFamily, family)
+    learner = cast(fitting.PairsFamily, family)
     epoch = ray.remote(_run_epoch)
     rate = _LEARNING_RATE if settings.learning_rate is None else settings.learning_rate
 
@@ -411,7 +394,7 @@ def pretrain_by_cooccurrence(
 
 
 def _run_epoch(
-    family: PairsFamily, cells: Any, weights: Weights, rate: float, seed: int
+    family: fitting.PairsFamily, cells: Any, weights: Weights, rate: float, seed: int
 ) -> tuple[Weights, Losses]:
     """Return the weights and losses after one pass over all cells."""
     weights = {name: np.array(array) for name, array in weights.items()}
@@ -433,7 +416,7 @@ def pretrain_by_interpolation(
     tokens = TokensSummary.of(artifact)
     parts = {name: PretrainSummary.of(inputs[name]) for name in ("counts", "network")}
     (end,) = tokens.special.require("end")
-    family = cast(MixingFamily, config.model)
+    family = cast(fitting.MixingFamily, config.model)
     model: Any = family.mix(
         load_model(inputs["counts"], tokens.special),
         load_model(inputs["network"], tokens.special),
@@ -441,7 +424,7 @@ def pretrain_by_interpolation(
         config.pretrain.seed,
     )
     with output.staged(MODEL) as path:
-        fill_arrays(lambda shapes: create_arrays(path, shapes), model.to_tensors())
+        fitting.fill_arrays(lambda shapes: create_arrays(path, shapes), model.to_tensors())
     seconds = time.monotonic() - began
     final = measure_held_out(model, artifact, objective)
     nats = final["loss"]

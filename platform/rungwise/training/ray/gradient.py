@@ -27,25 +27,12 @@ from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import read_kind
 from rungwise.models.device import return_freed_memory, use_threads
 from rungwise.ray_private import ControllerCallback, ResizingState, TorchBackend
-from rungwise.training.checkpoint import (
-    SCRATCH,
-    CheckpointRules,
-    Checkpoints,
-    SaveRequests,
-    drop_requests,
-    request_saves,
-)
+from rungwise.training import checkpoint
+from rungwise.training import initial as start
+from rungwise.training.checkpoint import CheckpointRules, Checkpoints, SaveRequests
 from rungwise.training.config import GradientFit
 from rungwise.training.feed import DataPhase, count_epochs, list_turns, rows_per_epoch
 from rungwise.training.fit_config import BESIDE, check_rows, find_earlier
-from rungwise.training.initial import (
-    INITIAL,
-    build_model,
-    check_initial,
-    compare_tensors,
-    fixes_vectors,
-    start_model,
-)
 from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.pretrained import put_beside
@@ -68,7 +55,7 @@ def summarise(
 ) -> PretrainSummary:
     settings, objective, progress = config.pretrain, config.objective, outcome.progress
     turns, initial, instances = run.turns, run.initial, run.turns[-1].summary
-    model = build_model(config, instances.vocab_size, meta=True)
+    model = start.build_model(config, instances.vocab_size, meta=True)
     parameters = sum(p.numel() for p in model.parameters())
     first, last = progress.validation[0], progress.validation[-1]
     part, pair = objective.tokens, objective.pair
@@ -86,7 +73,7 @@ def summarise(
         unigram_loss=instances.unigram_loss,
         final=last,
         seconds=progress.seconds,
-        began_with=compare_tensors(model, initial) if initial else None,
+        began_with=start.compare_tensors(model, initial) if initial else None,
         gradient=GradientRun(
             steps=progress.step,
             history=tuple(progress.history),
@@ -138,7 +125,7 @@ class SaveBeforeResize(ControllerCallback):
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
         if isinstance(current_state, ResizingState):
-            request_saves([self._scratch])
+            checkpoint.request_saves([self._scratch])
 
 
 _USER_ERROR = "user-error.txt"
@@ -202,13 +189,13 @@ def check_fit(config: GradientFit, inputs: Inputs, compute: ComputeConfig) -> No
                 "take part; raise pretrain.validation_instances or corpus.held_out_fraction, or "
                 "lower the workers"
             )
-        if INITIAL in inputs:
-            check_initial(run, inputs[INITIAL], turn.instances)
+        if start.INITIAL in inputs:
+            start.check_initial(run, inputs[start.INITIAL], turn.instances)
 
 
 def plan_run(config: GradientFit, inputs: Inputs, output: Folder, compute: ComputeConfig) -> Run:
     """Resolve what the workers need, and find the finished run to continue from, if any."""
-    turns, initial = list_turns(inputs, config.pretrain), inputs.get(INITIAL)
+    turns, initial = list_turns(inputs, config.pretrain), inputs.get(start.INITIAL)
     shared = config.pretrain.shared_steps
     root, stage, _ = output.uri.rsplit("/", 2)
     # Do not even look at other runs if there is nothing to share.
@@ -233,10 +220,10 @@ def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     resources = {"CPU": compute.cpus_per_worker}
     if compute.gpus_per_worker:
         resources["GPU"] = compute.gpus_per_worker
-    with shared_scratch(run.output, SCRATCH) as path:
+    with shared_scratch(run.output, checkpoint.SCRATCH) as path:
         scratch = Folder.at(path)
         scratch.remove(_USER_ERROR)
-        drop_requests([scratch])
+        checkpoint.drop_requests([scratch])
         result = TorchTrainer(
             lambda: _work(config, run, context, scratch),
             torch_config=NodeAddressTorchConfig(),
@@ -263,9 +250,9 @@ def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
 
 def _fit_here(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     """Train in this process, the only worker, by Ray Train's local mode."""
-    with shared_scratch(run.output, SCRATCH) as path:
+    with shared_scratch(run.output, checkpoint.SCRATCH) as path:
         scratch = Folder.at(path)
-        drop_requests([scratch])
+        checkpoint.drop_requests([scratch])
         trainer = TorchTrainer(
             lambda: _train(config, run, context, lambda group: SaveRequests(scratch, group.leads)),
             scaling_config=ScalingConfig(num_workers=0),
@@ -332,8 +319,8 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
             f"{batch} streams are of equal length"
         )
     # The others receive the leader's weights; a checkpoint of this run replaces them.
-    initial = run.initial if worker.group.leads or fixes_vectors(run.initial) else None
-    model, carried, first_loss = start_model(config, run.turns[0].instances, initial)
+    initial = run.initial if worker.group.leads or start.fixes_vectors(run.initial) else None
+    model, carried, first_loss = start.start_model(config, run.turns[0].instances, initial)
     checkpoints = Checkpoints(run.checkpoints, worker.group)
     if run.beside:
         put_beside(model, run.beside, summary.special)
