@@ -320,12 +320,11 @@ class PartWriter:
         return f"part-{rank:05d}-of-{self.group.world_size:05d}.safetensors"
 
 
-class Checkpoints:
-    """Saves and resumes one run. All workers call its methods at the same steps."""
+class Checkpoints(CheckpointFiles):
+    """Saves and resumes one run. All workers call these methods at the same steps."""
 
     def __init__(self, rules: CheckpointRules, group: Group | None = None) -> None:
-        self._rules = rules
-        self._files = CheckpointFiles(rules)
+        super().__init__(rules)
         self._group = group or Group(0, 1, torch.device("cpu"))
         self._last: Checkpoint | None = None  # loaded, or written
         self._host: dict[str, Tensor] = {}
@@ -334,16 +333,12 @@ class Checkpoints:
         self.settled: list[Saved] = []  # in order; the reporting caller clears it
         self.skipped: list[str] = []  # the folders of damaged checkpoints that `resume` passed over
 
-    def steps(self) -> list[int]:
-        """Steps of the finished checkpoints, ascending."""
-        return self._files.steps()
-
     def resume(self, state: RunState) -> Progress:
         """Load the newest sound checkpoint, of this run or an earlier one, or start from step 0."""
         if self._group.leads:  # the others cannot begin to save before they have its number
-            self._files.begin_attempt()
-        self._files.attempt = self._group.from_leader(self._files.attempt)
-        latest = self._files.resumed = self.newest_sound()
+            self.begin_attempt()
+        self.attempt = self._group.from_leader(self.attempt)
+        latest = self.resumed = self.newest_sound()
         if (earlier := self._rules.earlier) is not None:
             folder = Folder(earlier.artifact.folder.uri) / "checkpoints"
             before = Checkpoints(CheckpointRules(folder, 1), self._group)
@@ -365,36 +360,36 @@ class Checkpoints:
     def newest_sound(self, most: float = math.inf) -> Checkpoint | None:
         """The newest undamaged checkpoint up to step `most`; each worker verifies its share."""
         group = self._group
-        finished = self._files.finished() if group.leads else []
+        finished = self.finished() if group.leads else []
         names = [each for each in finished if each.step <= most]
         while True:
             # The leader decides, so workers cannot disagree about one that is being removed.
             checkpoint = self._from_leader(names.pop() if names else None)
             if checkpoint is None:
                 return None
-            damaged = self._files.count_damaged(checkpoint, group.rank, group.world_size)
+            damaged = self.count_damaged(checkpoint, group.rank, group.world_size)
             if not group.count(damaged):
                 return checkpoint
-            self._files.damaged.add(checkpoint)
-            self.skipped.append(self._files.at(checkpoint).uri)
+            self.damaged.add(checkpoint)
+            self.skipped.append(self.at(checkpoint).uri)
 
     def load(self, checkpoint: Checkpoint, state: RunState) -> Progress:
         """Load a checkpoint into `state`."""
         self._last = checkpoint
-        progress = Progress(**self._files.record(checkpoint)["progress"])
-        saved = self._files.tensors(checkpoint)
+        progress = Progress(**self.record(checkpoint)["progress"])
+        saved = self.tensors(checkpoint)
         state.restore(saved)
-        if self._files.folder.remote:
+        if self.folder.remote:
             # Workers of one machine share downloads, so wait for all before deleting.
             self._group.count(0)
-            self._files.remove_downloads(saved)
+            self.remove_downloads(saved)
         return progress
 
     def export_model(self, output: Folder, carried: Mapping[str, Tensor]) -> None:
         """Write the whole weights of the checkpoint last written or loaded, averaged if there is an
         average, and the untrained tensors `carried` as `model.safetensors` in `output`."""
         assert self._last is not None, "a run ends with a checkpoint"
-        saved = self._files.tensors(self._last)
+        saved = self.tensors(self._last)
         weights: dict[str, Tensor] = {}
         for name in saved.tensors:
             kind, _, own = name.partition("/")
@@ -402,7 +397,7 @@ class Checkpoints:
             if kind == "model":
                 weights[own] = saved.read(average if average in saved.tensors else name)
         save_tensors(output, MODEL, {**carried, **weights})
-        self._files.remove_downloads(saved)
+        self.remove_downloads(saved)
 
     def save(
         self, state: RunState, progress: Progress, wait: bool = False, must: bool = False
@@ -421,12 +416,9 @@ class Checkpoints:
             torch.cuda.synchronize(group.device)
         # A copy: training changes `progress` while the thread writes.
         record = {"progress": asdict(progress)}
+        folder = self.at(Checkpoint(step, self.attempt))
         self._writer = PartWriter(
-            step,
-            self._files.at(Checkpoint(step, self._files.attempt)),
-            pieces,
-            group,
-            lambda parts: self._files.commit(step, parts, record),
+            step, folder, pieces, group, lambda parts: self.commit(step, parts, record)
         )
         self._writer.stall_seconds = time.perf_counter() - began
         if wait:
@@ -450,16 +442,10 @@ class Checkpoints:
         failed = failed or self._group.from_leader(writer.error is not None)
         error = writer.error or UserError("another worker could not write its part")
         if not failed:
-            self._last = Checkpoint(writer.step, self._files.attempt)
-        self.settled.append(
-            Saved(
-                writer.step,
-                writer.seconds,
-                writer.stall_seconds,
-                writer.bytes / 1e6,
-                str(error) if failed else "",
-            )
-        )
+            self._last = Checkpoint(writer.step, self.attempt)
+        megabytes, why = writer.bytes / 1e6, str(error) if failed else ""
+        saved = Saved(writer.step, writer.seconds, writer.stall_seconds, megabytes, why)
+        self.settled.append(saved)
         self._failures = self._failures + 1 if failed else 0
         if isinstance(error, Superseded):
             raise error
