@@ -68,9 +68,8 @@ def training_cost(config: GradientFit, measures: Sequence[Measures]) -> Cost:
         size, kind = each.vocab_size, each.kind
         of_phase = steps * settings.global_batch_size * each.tokens_per_row
         tokens += of_phase
-        flops += of_phase * family.flops_per_token(
-            size, kind.length, config.objective, kind.masked_per_row
-        )
+        masked = kind.masked_per_row
+        flops += of_phase * family.flops_per_token(size, kind.length, config.objective, masked)
     most = math.inf if settings.max_tokens is None else settings.max_tokens
     return Cost(min(tokens, most), flops / tokens)
 

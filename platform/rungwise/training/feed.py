@@ -177,12 +177,14 @@ class Phase:
         # Those of this worker, if the model carries a state.
         self.streams = self._share.rows if config.carries_state else None
         # Of held-out text predicted token by token.
-        is_code_length = config.objective.is_code_length
-        self.tokens_per_byte = tokens_per_byte(turn.summary) if is_code_length else None
-        size, masked = turn.summary.vocab_size, self._train.config.masked_per_row
-        self.flops_per_token = config.model.flops_per_token(
-            size, turn.length, config.objective, masked
+        objective, summary, masked = (
+            config.objective,
+            turn.summary,
+            self._train.config.masked_per_row,
         )
+        self.tokens_per_byte = tokens_per_byte(summary) if objective.is_code_length else None
+        size, length = summary.vocab_size, turn.length
+        self.flops_per_token = config.model.flops_per_token(size, length, objective, masked)
 
     def reads(self, step: int) -> bool:
         """Whether a step of the run reads these instances."""
@@ -211,12 +213,9 @@ class Phase:
             tokens += tokens_of_one
         if located.continues is not None:
             parts = in_streams(parts, np.arange(len(located.instances)), located.continues)
-        return StepBatch(
-            [part.tensors() for part in parts],
-            tokens,
-            located.instances,
-            data_hash(located.instances, located.epochs),
-        )
+        tensors = [part.tensors() for part in parts]
+        digest = data_hash(located.instances, located.epochs)
+        return StepBatch(tensors, tokens, located.instances, digest)
 
     def validation(self) -> list[Batch[Tensor]]:
         """This worker's part of the held-out instances, masked as in epoch 0."""

@@ -182,9 +182,8 @@ PretrainConfig = Annotated[
     | Annotated[InterpolationConfig, Tag("interpolation")],
     Discriminator(_kind),
 ]
-KINDS: dict[str, type[Fitting]] = {
-    str(block_kind(block)): block for block in union_members(PretrainConfig)
-}
+_BLOCKS: list[type[Fitting]] = union_members(PretrainConfig)
+KINDS = {str(block_kind(block)): block for block in _BLOCKS}
 
 FittingT = TypeVar("FittingT", bound=Fitting)
 

@@ -47,8 +47,8 @@ def train(
     phases = open_phases(config, turns, worker)
     streams = new_streams(model, phases[0], group)
     # On a CPU, LayerNorm takes bfloat16 weights only if its input is bfloat16.
-    narrow = bfloat16 and group.device.type == "cuda"
-    exchange = distribute(model, group, compute.parallel, narrow)
+    on_gpu = group.device.type == "cuda"
+    exchange = distribute(model, group, compute.parallel, bfloat16 and on_gpu)
     recompute_activations(model, compute.recompute_activations)
     optimizers = build_optimizers(model, settings.optimizer, bfloat16)
     average = settings.average and WeightAverage(model, settings.average, settings.steps)
@@ -93,12 +93,8 @@ def train(
     clock = throughput.Clock(progress, costs)
     before = progress.seconds
     began = last_notice = time.monotonic()
-    feed = Prefetched(
-        lambda number: find_phase(phases, number).step(number),
-        progress.step,
-        settings.steps,
-        group.device.type == "cuda",
-    )
+    begin, end = progress.step, settings.steps
+    feed = Prefetched(lambda number: find_phase(phases, number).step(number), begin, end, on_gpu)
     try:
         while not is_finished(progress, settings):
             phase = find_phase(phases, progress.step)

@@ -70,14 +70,11 @@ def pretrain_by_counts(
     with output.staged(MODEL) as path:
         create = functools.partial(create_arrays, path)
         if initial is None:
+            special, split, merge = tokens.special, family.split, family.merge
             parts, tasks = count_parts(
-                artifact,
-                lambda text: family.count(text, tokens.special),
-                family.split,
-                family.merge,
-                context,
+                artifact, lambda text: family.count(text, special), split, merge, context
             )
-            tensors = family.estimate(parts, tasks, create, tokens.vocab_size, tokens.special)
+            tensors = family.estimate(parts, tasks, create, tokens.vocab_size, special)
         elif isinstance(config.model, fitting.FileFamily):
             config.model.check_given(ImportSummary.of(initial).model)
             tensors = fitting.fill_arrays(create, map_arrays(initial.folder.local(MODEL)))
