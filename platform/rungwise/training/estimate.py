@@ -65,11 +65,10 @@ def training_cost(config: GradientFit, measures: Sequence[Measures]) -> Cost:
     # One phase, or two where the last steps read longer rows.
     starts = [0, settings.first_longer_step][: len(measures)]
     for each, steps in zip(measures, np.diff([*starts, settings.steps]).tolist(), strict=True):
-        size, kind = each.vocab_size, each.kind
+        size, length, masked = each.vocab_size, each.kind.length, each.kind.masked_per_row
         of_phase = steps * settings.global_batch_size * each.tokens_per_row
         tokens += of_phase
-        masked = kind.masked_per_row
-        flops += of_phase * family.flops_per_token(size, kind.length, config.objective, masked)
+        flops += of_phase * family.flops_per_token(size, length, config.objective, masked)
     most = math.inf if settings.max_tokens is None else settings.max_tokens
     return Cost(min(tokens, most), flops / tokens)
 
