@@ -224,5 +224,5 @@ def new_streams(model: Any, phase: "Phase", group: Group) -> StreamStates | None
     """The streams of this worker at their start, if the model carries a state."""
     if phase.streams is None:
         return None
-    streams, rows = phase.streams, phase.global_batch_size
-    return StreamStates(model.state_shape, streams, rows, group.device)
+    rows = phase.global_batch_size
+    return StreamStates(model.state_shape, phase.streams, rows, group.device)

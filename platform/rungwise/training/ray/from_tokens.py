@@ -317,7 +317,6 @@ def _read_share(
     # Copies, because Ray hands read-only arrays to a task.
     weights = {name: np.array(array) for name, array in weights.items()}
     plan, (first, last) = [np.array(array) for array in plan], share.rates
-
     losses: list[Losses] = []
     for file, (stretch, begin, end) in enumerate(_stretches(share, family, artifact)):
         rates = (first + (last - first) * begin, first + (last - first) * end)
@@ -397,7 +396,6 @@ def _run_epoch(
     weights = {name: np.array(array) for name, array in weights.items()}
     cells = [np.array(array) for array in cells]
     order = np.random.default_rng(seed).permutation(len(cells[0]))
-
     return weights, family.read(weights, cells, order, rate)
 
 

@@ -274,7 +274,6 @@ def _work(
     config: GradientFit, run: Run, context: Context, scratch: Folder
 ) -> RunOutcome | UserError:
     """Train on this worker. Returns the UserError of an earlier attempt, which would fail again."""
-
     if scratch.exists(_USER_ERROR):
         return UserError(scratch.read_bytes(_USER_ERROR).decode())
     try:
