@@ -33,7 +33,7 @@ from benchmarks.common import print_rows, write_results
 from benchmarks.large_file import write_source
 from rungwise.cluster import tasks
 from rungwise.core.configuration.config import validate
-from rungwise.core.stages.notes import SharedResults
+from rungwise.core.stages.artifact import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus import files as files_module

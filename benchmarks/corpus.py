@@ -41,11 +41,9 @@ from rungwise.cluster import tasks
 from rungwise.cluster.tasks import Packs
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages import artifact
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import SharedResults
-from rungwise.core.stages.stage import StageType
-from rungwise.core.storage import known_digests
+from rungwise.core.stages.artifact import Artifact, SharedResults
+from rungwise.core.stages.stage import Context, StageType
+from rungwise.core.storage import source_files
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
@@ -194,7 +192,9 @@ def build_both(source: Path, root: Path, label: str) -> tuple[Seconds, dict[str,
     context = Context()
     seconds: Seconds = {}
     inputs: dict[str, Artifact] = {}
-    known_digests.cache_folder = lambda: root / "cache"  # a build of its own hashes its sources
+    source_files.stores.cache_folder = lambda: (
+        root / "cache"
+    )  # a build of its own hashes its sources
 
     def build(step: StageType[Any, Any], config: Any, label: str = label) -> None:
         begin = time.perf_counter(), time.process_time()

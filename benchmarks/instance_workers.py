@@ -187,7 +187,7 @@ def stage(setup: Setup) -> dict[str, Any]:
 
     from rungwise.cluster.environment import set_environment
     from rungwise.core.configuration.overrides import ComputeConfig
-    from rungwise.core.stages.context import Context
+    from rungwise.core.stages.stage import Context
     from rungwise.instances.summary import INSTANCES
     from rungwise.tokenizer.token_stage import TOKENS
 

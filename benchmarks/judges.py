@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import add_results
 from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.core.stages.context import SilentReporter
+from rungwise.core.stages.stage import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.items import estimate_items

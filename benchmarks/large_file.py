@@ -50,8 +50,7 @@ def job(wanted: dict[str, Any]) -> None:
     from rungwise.core.configuration.config import validate
     from rungwise.core.configuration.overrides import ComputeConfig
     from rungwise.core.stages.artifact import Artifact
-    from rungwise.core.stages.context import Context
-    from rungwise.core.stages.stage import StageType
+    from rungwise.core.stages.stage import Context, StageType
     from rungwise.core.storage.folder import Folder
     from rungwise.corpus.config import CorpusConfig
     from rungwise.corpus.summary import CORPUS

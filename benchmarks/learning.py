@@ -45,7 +45,6 @@ from benchmarks.common import results_path
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
 from rungwise.core.stages.stage import Stage, Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.statistics import Estimate, estimate, paired_difference
@@ -262,7 +261,7 @@ def pretrain_here(
     progress, costs = pretrain(fit, run, Worker(group, compute))
     bfloat16 = uses_bfloat16(fit.pretrain.precision, group.device)
     outcome = RunOutcome(progress, costs, "cpu", bfloat16)
-    summary = summarise(fit, run.turns, initial, outcome, Context(compute))
+    summary = summarise(fit, run, outcome, compute)
     made = {"config": fit.blocks(), "summary": summary.model_dump(mode="json"), "label": "arm"}
     return Artifact("pretrain", fingerprint(made), Folder.at(folder), made)
 

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.stages import artifact
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.notes import SharedResults
+from rungwise.core.stages.artifact import Artifact, SharedResults
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.shards import Shard

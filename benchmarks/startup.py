@@ -85,11 +85,11 @@ from rungwise.cluster.environment import set_environment
 set_environment()
 from rungwise.cluster.session import session
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.stages.context import run_stage
+from rungwise.core.stages.stage import run_stage
 def nothing(config, inputs, output, context): return None
 with session(ComputeConfig()):
     task = ray.remote(num_cpus=0)(run_stage)
-    from rungwise.core.stages.context import Context
+    from rungwise.core.stages.stage import Context
     ray.get(task.remote(nothing, None, {}, None, Context()))
     began = time.perf_counter()
     ray.get(task.remote(nothing, None, {}, None, Context()))

@@ -24,8 +24,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.common import REPOSITORY
 from rungwise.core.stages import artifact
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Artifact, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit

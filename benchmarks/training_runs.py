@@ -32,7 +32,7 @@ from rungwise.cluster.session import session
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shards import write_shard

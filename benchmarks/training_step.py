@@ -261,7 +261,7 @@ def _peer(
                 share = loss(part) / len(parts)
             share.backward()
             total += share.detach()
-        update(optimizers, clip_gradients(model, config).isfinite())
+        update(optimizers, clip_gradients(model, config).isfinite(), config.learning_rate)
         model.zero_grad(set_to_none=True)
         return total
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import stage
 from rungwise.corpus.building.stage import write_corpus

@@ -8,10 +8,8 @@ from typing import Any, Literal
 import ray
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Artifact, Summary
+from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
 
 

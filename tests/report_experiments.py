@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Title
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Artifact, Summary
+from rungwise.core.stages.stage import Context, Title
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.summary import (
     EvaluateSummary,

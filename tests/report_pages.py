@@ -16,9 +16,8 @@ from tokenizers import Tokenizer
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Artifact, Summary
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.summary import CorpusSummary

@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.notes import SharedResults
+from rungwise.core.stages.artifact import Artifact, SharedResults, Summary
 from rungwise.core.stages.stage import Stage
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.models.family import Family

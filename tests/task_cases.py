@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.configuration.config import Config, validate
-from rungwise.core.storage.outside import list_matching_files
+from rungwise.core.storage.source_files import list_matching_files
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo

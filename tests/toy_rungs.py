@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import Rung
 from rungwise.models import ngram_model

@@ -7,8 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Artifact, Summary
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.kinds.examples import ExampleCounts, TaskInfo, TaskSummary
 from rungwise.tuning.running import Train

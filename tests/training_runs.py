@@ -27,13 +27,11 @@ from torch.multiprocessing.spawn import (
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.stages.artifact import Artifact, finish
-from rungwise.core.stages.context import SilentReporter
-from rungwise.core.stages.stage import ContinuableRun
+from rungwise.core.stages.stage import ContinuableRun, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import InstancesConfig
 from rungwise.tokenizer.token_text import TokenisedText
-from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.checkpoint_files import CheckpointRules
+from rungwise.training.checkpoint import CheckpointRules, Checkpoints
 from rungwise.training.config import GradientFit
 from rungwise.training.feed import MIXED_INSTANCES, list_turns
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient

@@ -4,7 +4,7 @@ Any minor version may change them, so pyproject.toml pins the minor version that
 Each is imported on first use, without loading the others.
 """
 
-import importlib
+import pkgutil
 from typing import Any
 
 _TOKENS = "ray._private.authentication.authentication_token_setup"
@@ -33,5 +33,4 @@ _PLACES = {
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__} has no attribute {name!r}")
-    module, _, attribute = _PLACES[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return pkgutil.resolve_name(_PLACES[name])

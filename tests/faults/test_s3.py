@@ -17,7 +17,7 @@ import s3fs
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.storage import object_store
+from rungwise.core.storage import folder as folders
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.building.range_builder import read_range
@@ -53,7 +53,7 @@ def folder(request: pytest.FixtureRequest) -> Folder:
 def test_what_is_written_through_faults_is_read_back_through_faults(
     proxy: FaultyS3, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any
 ) -> None:
-    monkeypatch.setattr(object_store, "_RANGE_BYTES", 40_000)
+    monkeypatch.setattr(folders, "_RANGE_BYTES", 40_000)
     rng = random.Random(seed)
     files = {f"{n % 3}/{n}": rng.randbytes(rng.choice((0, 1, 900, 200_000))) for n in range(8)}
     place = folder(request)
@@ -135,7 +135,7 @@ def test_a_body_that_is_always_short_is_refused_and_counts_for_nothing(
     proxy: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any
 ) -> None:
     # Of a whole object S3 also sends a checksum, of a range it has none.
-    monkeypatch.setattr(object_store, "_RANGE_BYTES", 400)
+    monkeypatch.setattr(folders, "_RANGE_BYTES", 400)
     place = folder(request)
     place.write_bytes("x", b"0123456789" * 100)
 
@@ -149,7 +149,7 @@ def test_a_body_that_is_always_short_is_refused_and_counts_for_nothing(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     with pytest.raises(DataError, match=message):
         place.read_bytes("x")
-    monkeypatch.setattr(object_store, "_RANGE_BYTES", 4000)
+    monkeypatch.setattr(folders, "_RANGE_BYTES", 4000)
     with pytest.raises(UserError, match=r"cannot use rungwise-faults .Expected checksum"):
         place.read_bytes("x")
 
@@ -157,7 +157,7 @@ def test_a_body_that_is_always_short_is_refused_and_counts_for_nothing(
 def test_an_object_replaced_while_it_is_read_is_never_mixed(
     proxy: FaultyS3, monkeypatch: pytest.MonkeyPatch, request: Any
 ) -> None:
-    monkeypatch.setattr(object_store, "_RANGE_BYTES", 1000)
+    monkeypatch.setattr(folders, "_RANGE_BYTES", 1000)
     place = folder(request)
     place.write_bytes("x", b"a" * 5000)
     (listed,) = find_files(place.path("x"))

@@ -15,7 +15,7 @@ from torch import multiprocessing
 
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import SilentReporter
+from rungwise.core.stages.stage import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.training import checkpoint, loop
 from rungwise.training.checkpoint import Checkpoints
@@ -58,7 +58,7 @@ def _writes_slowly(settings: GradientFit, instances: Artifact, output: str) -> N
 
     def half(self: Any) -> dict[str, Any]:
         if self.step == 10:
-            folder = Path(self._folder.uri)
+            folder = Path(self.folder.uri)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f".{self._file_name(0)}.tmp").write_bytes(b"half")
             time.sleep(60)

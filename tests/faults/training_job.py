@@ -28,7 +28,7 @@ from rungwise.cluster.session import session
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.stages.stage import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.training.config import GradientFit
 from rungwise.training.fit_config import PretrainStageConfig, pretrain_model

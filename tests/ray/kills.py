@@ -20,7 +20,7 @@ from rungwise.cluster.session import session
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact
-from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.stages.stage import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.summary import CORPUS

@@ -9,7 +9,7 @@ import torch
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, Reporter, SilentReporter
+from rungwise.core.stages.stage import Context, Reporter, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.models.family import Family
 from rungwise.training.config import GradientFit

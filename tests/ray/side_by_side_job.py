@@ -23,10 +23,8 @@ from rich.console import Console
 from rungwise.cluster.environment import set_environment
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Stage, StageType, Title
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Artifact, Summary
+from rungwise.core.stages.stage import Context, Stage, StageType, Title
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
 

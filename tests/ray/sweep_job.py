@@ -17,10 +17,8 @@ from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Stage, StageType
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Artifact, Summary
+from rungwise.core.stages.stage import Context, Stage, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.pipeline import runner

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_task import STAGING
 from rungwise.corpus.building.stage import build_corpus

@@ -27,7 +27,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.building.held_out import HeldOutSplit
-from rungwise.core.stages.notes import SharedResults
+from rungwise.core.stages.artifact import SharedResults
 from rungwise.corpus.building.range_task import RangeTask
 from rungwise.corpus.files import list_ranges, name_ranges
 def megabytes(name):

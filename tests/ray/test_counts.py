@@ -12,9 +12,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact, PerSplit
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.models.families.arpa import arpa_lines, name_tokens
 from rungwise.serving.importing import import_weights
@@ -24,7 +23,7 @@ from rungwise.training.config import FitConfig
 from rungwise.training.fit_config import CountsConfig, PretrainStageConfig
 from rungwise.training.initial import ImportConfig
 from rungwise.training.pretrained import load_model
-from rungwise.training.ray.counts import pretrain_by_counts
+from rungwise.training.ray.from_tokens import pretrain_by_counts
 from rungwise.training.tensor_files import MODEL
 from tests.conftest import SPECIAL_IDS, text_of_words
 from tests.summaries import standing

@@ -13,7 +13,7 @@ from rungwise.__main__ import main
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.pipeline.loading import find_built
@@ -22,8 +22,8 @@ from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.fit_config import PretrainStageConfig, pretrain_model
 from rungwise.training.pretrained import load_word_vectors
-from rungwise.training.ray import rounds
-from rungwise.training.ray.rounds import DOCUMENTS
+from rungwise.training.ray import from_tokens
+from rungwise.training.ray.from_tokens import DOCUMENTS
 from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL
 from tests.conftest import small_recipe, write_corpus, write_recipe
@@ -127,7 +127,7 @@ def test_a_run_gives_the_same_bytes_again_killed_or_not(
 ) -> None:
     pretrain = find_built(str(folder / f"{name}.yaml"), "artifacts")
     first = pretrain.folder.read_bytes(MODEL)
-    saved = rounds.Folder.write_bytes
+    saved = from_tokens.Folder.write_bytes
     writes: list[str] = []
 
     def killed_after_the_second_round(self: Folder, file: str, data: bytes) -> None:
@@ -140,9 +140,9 @@ def test_a_run_gives_the_same_bytes_again_killed_or_not(
     with pytest.raises(KeyboardInterrupt):
         again(pretrain, tmp_path / "out")
     assert not (tmp_path / "out" / MODEL).exists()
-    state = safetensors.numpy.load_file(tmp_path / "out" / rounds._STATE)
-    state[rounds._SECONDS] += 1000.0  # as if the two rounds had taken so long
-    (tmp_path / "out" / rounds._STATE).write_bytes(safetensors.numpy.save(state))
+    state = safetensors.numpy.load_file(tmp_path / "out" / from_tokens._STATE)
+    state[from_tokens._SECONDS] += 1000.0  # as if the two rounds had taken so long
+    (tmp_path / "out" / from_tokens._STATE).write_bytes(safetensors.numpy.save(state))
     assert 1000 < fitted_again(pretrain, tmp_path / "out").seconds < 1000 + 600
     assert (tmp_path / "out" / MODEL).read_bytes() == first
     files = [MODEL] + ([DOCUMENTS] if name == "paragraph_vectors" else [])

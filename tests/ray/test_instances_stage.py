@@ -11,7 +11,7 @@ import pytest
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
 from rungwise.instances.building import ShardTask

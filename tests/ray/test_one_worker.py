@@ -10,7 +10,7 @@ import pytest
 
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.stages.stage import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.models.families.gpt import GptConfig
 from rungwise.training.config import GradientFit

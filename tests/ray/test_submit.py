@@ -21,7 +21,7 @@ import pytest
 from ray.job_submission import JobSubmissionClient
 
 from rungwise.cluster.local import node_environment, start_command
-from rungwise.submission.submit import connect, find_server
+from rungwise.submission import connect, find_server
 from tests.commands import RUNGWISE, copy_project
 from tests.conftest import REPOSITORY, find_ports, small_recipe, write_corpus, write_recipe
 from tests.waiting import wait_until

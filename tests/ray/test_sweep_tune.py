@@ -8,7 +8,7 @@ import pytest
 
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig
 from rungwise.tuning.running import Train, run_sweep

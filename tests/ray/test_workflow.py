@@ -29,9 +29,9 @@ from rungwise.core.stages.artifact import (
     find_folder,
     list_artifacts,
     load,
+    write_note,
 )
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import write_note
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import KEY_TAG, NOTE_TAG, PARENT_TAG
 from rungwise.evaluation.comparison import compare, errors

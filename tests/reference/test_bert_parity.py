@@ -17,7 +17,7 @@ from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.losses.objectives import MLM_NSP
 from rungwise.models.trained.language_models import MaskedModel
-from rungwise.serving.hugging_face import load_model
+from rungwise.serving.importing import load_model
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 VOCAB_SIZE = 97

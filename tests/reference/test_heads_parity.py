@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from rungwise.finetune.model import HeadedEncoder
-from rungwise.serving.hugging_face import load_model
+from rungwise.serving.importing import load_model
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.heads import ChoiceHead, Rows, SequenceHead, SpanHead, TokenHead
 from tests.small_models import shaken

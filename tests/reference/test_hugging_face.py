@@ -18,8 +18,8 @@ from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig
 from rungwise.models.families.gpt import GptConfig, GptForPretraining
 from rungwise.models.families.llama import LlamaConfig
-from rungwise.serving.hugging_face import export_model, load_model
-from rungwise.serving.hugging_face.writing import rename_headed
+from rungwise.serving.export import export_model, rename_headed
+from rungwise.serving.importing import load_model
 from rungwise.tasks.kinds.heads import ChoiceHead, SequenceHead, SpanHead, TokenHead
 from tests import toy_tokenizers
 from tests.small_models import objective_of, shaken, small_config, small_model

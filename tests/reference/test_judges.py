@@ -12,8 +12,7 @@ from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.language_models import read_pairs, sample_pairs, sentence_scores
 from rungwise.models.losses.sentences import SIMCSE
 from rungwise.models.word_vectors.vector_family import WordVectorModel
-from rungwise.serving.export import export_vectors
-from rungwise.serving.hugging_face import export_model
+from rungwise.serving.export import export_model, export_vectors
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tokenizer import FILE, WordPieceConfig, train
 from tests.conftest import SPECIAL_IDS

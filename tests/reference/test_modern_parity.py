@@ -22,7 +22,8 @@ from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.transformer.block import parameter_count
-from rungwise.serving.hugging_face import export_model, load_model
+from rungwise.serving.export import export_model
+from rungwise.serving.importing import load_model
 from tests.small_models import shaken
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}

@@ -25,8 +25,7 @@ from rich.console import Console
 
 from rungwise.cluster.environment import ENVIRONMENT, ROOT_VARIABLE
 from rungwise.core.errors import UserError
-from rungwise.core.storage.folder import Folder, local_path
-from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.folder import Folder, is_remote, local_path
 from rungwise.core.tracking.store import default_uri
 
 HOME_VARIABLE = "RUNGWISE_HOME"

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import ray
 
 from rungwise.core.errors import UserError, from_text, to_text
-from rungwise.core.stages.context import Reporter
+from rungwise.core.stages.stage import Reporter
 
 if TYPE_CHECKING:
     import ray.data
@@ -153,17 +153,13 @@ FileRow = dict[str, Any]  # of the manifest
 
 
 class BuildOrder(Protocol):
-    """An order for one file: plain data that can be pickled."""
+    """An order for one file: plain data that can be pickled. The work is proportional to the bytes
+    of text in the file."""
 
     @property
-    def file(self) -> str:
-        """The name of the file."""
-        ...
-
+    def file(self) -> str: ...
     @property
-    def text_bytes(self) -> int:
-        """Bytes of text in the file; the work is proportional to them."""
-        ...
+    def text_bytes(self) -> int: ...
 
 
 OrderT = TypeVar("OrderT", bound=BuildOrder)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.core.configuration.secrecy import list_texts
-from rungwise.core.errors import UserError
+from rungwise.core.errors import UserError, format_count
 from rungwise.core.exit_codes import plain_console
-from rungwise.core.wording import format_count
 
 
 def add(commands: Commands) -> None:

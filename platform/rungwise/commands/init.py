@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rungwise.commands import tasks
 from rungwise.commands.arguments import Commands, add_verb
 from rungwise.commands.tasks import derive_name, flow
-from rungwise.core.errors import UserError
+from rungwise.core.errors import UserError, format_count
 from rungwise.core.exit_codes import plain_console
-from rungwise.core.wording import format_count
 
 if TYPE_CHECKING:
     from rungwise.corpus.description import FileGroup

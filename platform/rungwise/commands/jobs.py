@@ -32,12 +32,10 @@ def add(commands: Commands) -> None:
 def submit(options: argparse.Namespace) -> int:
     """Submit the job; return its exit status. Raises UserError if it could not run."""
     # Importing recipes imports all training code.
-    from rungwise.submission.job import load_job
-    from rungwise.submission.submit import find_server
-    from rungwise.submission.submit import submit as submit_job
+    from rungwise.submission import find_server, load_job, submit
 
     job = load_job(options.working_dir, options.workflow, options.config, options.overrides)
-    return submit_job(job, find_server(options.address), wait=not options.no_wait)
+    return submit(job, find_server(options.address), wait=not options.no_wait)
 
 
 def up(options: argparse.Namespace) -> int | None:

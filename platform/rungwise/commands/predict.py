@@ -18,8 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from rungwise.commands.arguments import Commands, add_served_model, add_verb, positive_integer
 from rungwise.core.configuration.secrecy import redact
-from rungwise.core.errors import DataError, UserError
-from rungwise.core.wording import format_count
+from rungwise.core.errors import DataError, UserError, format_count
 
 if TYPE_CHECKING:
     from rungwise.models.trained.generation import Sampling

@@ -68,8 +68,8 @@ def run(options: argparse.Namespace) -> None:
 def _print_outcome(
     outcome: Outcome, uri: str, recipe: str, clean_up: str, root: str, console: Console
 ) -> None:
+    from rungwise.core.errors import format_count
     from rungwise.core.tracking.store import hide_credentials
-    from rungwise.core.wording import format_count
     from rungwise.report.stage import LADDER, REPORT, ReportSummary
     from rungwise.serving.stage import REGISTER, RegisterSummary
 
@@ -117,9 +117,9 @@ def _say(console: Console, what: str, text: str) -> None:
 
 def gc(options: argparse.Namespace) -> None:
     """Send the events that MLflow missed, and list, or delete, what the recipe no longer needs."""
+    from rungwise.core.errors import format_count
     from rungwise.core.tracking.store import hide_credentials
     from rungwise.core.tracking.tracker import sync
-    from rungwise.core.wording import format_count
     from rungwise.pipeline.places import root_folder, spool_folder, tracking_uri
     from rungwise.pipeline.workflow import load_recipe
 
@@ -143,7 +143,7 @@ def _collect_garbage(workflow_name: str, recipe: Recipe, root: Folder, delete: b
     from rich.filesize import decimal
 
     from rungwise.core.stages import artifact as artifacts
-    from rungwise.core.stages.notes import SHARED, SharedResults
+    from rungwise.core.stages.artifact import SHARED, SharedResults
     from rungwise.pipeline import workflow
     from rungwise.serving.stage import REGISTER
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from rungwise.commands.arguments import Commands, add_verb
+from rungwise.core.errors import list_first
 from rungwise.core.exit_codes import plain_console
-from rungwise.core.wording import list_first
 
 if TYPE_CHECKING:
     from rungwise.tasks.formats.guess import Guess

@@ -7,12 +7,16 @@
         │   └── DataError      a file, a document, an instance
         └── StageFailed        a stage raised something else: exit 1, the cause is chained
 
-Bugs in rungwise are ordinary exceptions and keep their traceback.
+Bugs in rungwise are ordinary exceptions and keep their traceback. Those of disks and object stores
+become a UserError of one line, with the config key to change. Last, numbers and lists in messages.
 """
 
+import contextlib
+import errno
 import json
 import shlex
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 
@@ -96,3 +100,87 @@ def find_user_error(error: BaseException) -> UserError | None:
             pending.append(getattr(current, name, None))
         pending += (getattr(current, "worker_failures", None) or {}).values()
     return None
+
+
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
+
+
+@contextlib.contextmanager
+def explain_store_errors(uri: str) -> Iterator[None]:
+    """Turn a full disk, a refused write or an unreachable store into a UserError."""
+    with disk_explained(uri), explain_connection_errors(uri):
+        yield
+
+
+@contextlib.contextmanager
+def disk_explained(place: str, what: str = "root", remedy: str = "") -> Iterator[None]:
+    """Turn a full disk or a refused write into a UserError: free space, `remedy`, or choose another
+    `what`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_IS_FULL:
+            raise UserError(
+                f"no room left on the disk of {place}; free some space, {remedy}or choose another "
+                f"{what}"
+            ) from error
+        if error.errno in NOT_WRITABLE:
+            raise UserError(
+                f"cannot write to {place} ({error.strerror}); choose another {what}"
+            ) from error
+        raise
+
+
+@contextlib.contextmanager
+def explain_connection_errors(uri: str, key: str = "root") -> Iterator[None]:
+    """Turn an error of S3 or of a server of files, or a timeout, into a UserError that names the
+    config key `key`. A missing file stays a FileNotFoundError; other errors pass unchanged."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not (fault := _describe_fault(error)):
+            raise
+        place = uri.partition("://")[2].partition("/")[0]
+        host = place.rpartition("@")[2]  # the part before @ could be a password
+        raise UserError(
+            f"cannot use {host} ({fault.replace(place, host)}); check the address (of S3: "
+            f"AWS_ENDPOINT_URL), the credentials and the network, or change {key} (now {uri})"
+        ) from error
+
+
+def _describe_fault(error: Any) -> str:
+    """The fault of a store or a server in one line, without the address; empty for other errors and
+    for a missing object."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    # Importing these is slow, and one that was never imported cannot have raised the error.
+    botocore, aiohttp = map(sys.modules.get, ("botocore.exceptions", "aiohttp"))
+    if aiohttp and isinstance(error, aiohttp.ClientResponseError):
+        return f"{error.status} {error.message}"
+    if aiohttp and isinstance(error, aiohttp.ClientError):
+        return type(error).__name__
+    of_s3 = (botocore.BotoCoreError, botocore.ClientError) if botocore else ()
+    cause = next((each for each in (error, error.__cause__) if isinstance(each, of_s3)), None)
+    is_missing = isinstance(error, FileNotFoundError) and "(NoSuchBucket)" not in str(cause)
+    return "" if cause is None or is_missing else " ".join(str(cause).split())
+
+
+def is_conflict(error: OSError) -> bool:
+    """Whether a conditional put failed: the object exists, or another put was in progress."""
+    answer = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {})
+    return answer.get("HTTPStatusCode") in (409, 412)
+
+
+def format_count(number: int, noun: str) -> str:
+    """Format `1 layer`, `2,000 layers`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def list_first(names: Iterable[str], most: int, separator: str = ", ") -> str:
+    """Format `a, b and 3 more`, with at most so many names."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more

@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rungwise.core.configuration.secrecy import redact
-from rungwise.core.errors import StageFailed, UserError
-from rungwise.core.storage.store_errors import DISK_IS_FULL, NOT_WRITABLE
+from rungwise.core.errors import DISK_IS_FULL, NOT_WRITABLE, StageFailed, UserError
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 _OF_A_PLACE = {*DISK_IS_FULL, *NOT_WRITABLE, errno.ENAMETOOLONG, errno.EISDIR}
@@ -78,11 +77,9 @@ class _Redacting(logging.Formatter):
         return redact(super().format(record))
 
 
-def _print_bug(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
+def _print_bug(kind: type[BaseException], bug: BaseException, trace: TracebackType | None) -> None:
     """Print the traceback of an error that is not expected, without secrets."""
-    lines = traceback.format_exception(kind, error, trace)
+    lines = traceback.format_exception(kind, bug, trace)
     sys.stderr.write(redact("".join(lines)))
 
 

@@ -23,10 +23,9 @@ import yaml
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config, validate
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.errors import DataError, UserError, explain_store_errors
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.storage.hub import fetch
-from rungwise.core.storage.store_errors import explain_store_errors
 
 _FILE = "public_sets.yaml"
 FOLDER = "data"  # where recipes look for public data, below the working folder

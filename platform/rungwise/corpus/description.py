@@ -18,12 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, explain_connection_errors, format_count
 from rungwise.core.storage.folder import Folder
-from rungwise.core.storage.outside import Member
-from rungwise.core.storage.source_files import SourceFile, data_files, find_files, split_of_path
-from rungwise.core.storage.store_errors import explain_connection_errors
-from rungwise.core.wording import format_count
+from rungwise.core.storage.source_files import (
+    Member,
+    SourceFile,
+    data_files,
+    find_files,
+    split_of_path,
+)
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.cleaning.characters import describe_lost_characters, guess_language

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.summary import SummaryPart
+from rungwise.core.stages.artifact import SummaryPart
 from rungwise.core.storage.folder import Folder
 
 SCHEMA = pa.schema(

@@ -9,9 +9,14 @@ from typing import Any
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.object_store import is_mappable
-from rungwise.core.storage.outside import digest_files, hash_files, match_files
-from rungwise.core.storage.source_files import SourceFile, find_files
+from rungwise.core.storage.folder import is_mappable
+from rungwise.core.storage.source_files import (
+    SourceFile,
+    digest_files,
+    find_files,
+    hash_files,
+    match_files,
+)
 from rungwise.corpus.config import (
     ArrowSource,
     CorpusConfig,

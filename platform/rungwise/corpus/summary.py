@@ -7,11 +7,9 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 
-from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
-from rungwise.core.wording import format_count
+from rungwise.core.errors import format_count
+from rungwise.core.stages.artifact import Artifact, PerSplit, Summary, SummaryPart, find_input
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.corpus.config import identity
 from rungwise.corpus.document import Document, DocumentDamage, read_documents
 from rungwise.corpus.files import input_digests
@@ -105,7 +103,7 @@ class RangeReport:
     labels: Counter[str] = field(default_factory=Counter)
     repeated_bytes: int = 0
     repeats_stay: bool = False
-    results: list[str] = field(default_factory=list)  # their keys (core/stages/notes.py)
+    results: list[str] = field(default_factory=list)  # their keys (core/stages/artifact.py)
 
     def add(self, other: "RangeReport") -> None:
         """Add the counts of another report."""

@@ -18,15 +18,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from rungwise.core.configuration.canonical import csv_bytes
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import ConfigError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Summary, SummaryPart
+from rungwise.core.errors import ConfigError, format_count
+from rungwise.core.stages.artifact import Artifact, Summary, SummaryPart
+from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes, format_count
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.suites.base import Paths, Suite
 from rungwise.evaluation.suites.items import MeasureSummary, read_items

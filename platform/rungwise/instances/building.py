@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 
 from rungwise.cluster.tasks import FileRow, build_files
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, format_count
 from rungwise.core.randomness import bits
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import read_note, write_note
-from rungwise.core.stages.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact, PerSplit, read_note, write_note
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.core.wording import format_count
 from rungwise.instances import shards
 from rungwise.instances.kind import Facts, Kind
 from rungwise.instances.summary import InstancesConfig, InstancesSummary, ShardFile

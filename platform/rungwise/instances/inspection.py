@@ -10,12 +10,11 @@ from rich.text import Text
 from tokenizers import Tokenizer, decoders
 
 from rungwise import tokenizer as tokenizers
-from rungwise.core.errors import UserError
+from rungwise.core.errors import UserError, format_count
 from rungwise.core.randomness import bits
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import format_count
 from rungwise.instances.batch import CausalAndMaskedBatch, CausalBatch, MaskedBatch
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.reader import InstanceReader

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
-from rungwise.core.stages.summary import PerSplit
+from rungwise.core.stages.artifact import PerSplit
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import Batch
 from rungwise.instances.masking import Vocabulary

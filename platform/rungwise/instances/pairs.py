@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rungwise.core.arrays import Bools, Ints
 from rungwise.core.errors import DataError
-from rungwise.core.stages.summary import PerSplit
+from rungwise.core.stages.artifact import PerSplit
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.kind import Built, Facts, check_bound
 from rungwise.instances.masked_kind import MaskedKind

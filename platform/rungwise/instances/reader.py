@@ -19,11 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rungwise.core.arrays import Ints
-from rungwise.core.errors import DataError, UserError
+from rungwise.core.errors import DataError, UserError, disk_explained, explain_connection_errors
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.storage.folder import Folder, file_digest
-from rungwise.core.storage.object_store import download, filesystem
-from rungwise.core.storage.store_errors import disk_explained, explain_connection_errors
+from rungwise.core.storage.folder import Folder, download, file_digest, filesystem
 from rungwise.instances import shards
 from rungwise.instances.batch import Batch
 from rungwise.instances.masking import Vocabulary

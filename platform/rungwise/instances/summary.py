@@ -6,10 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
+from rungwise.core.stages.artifact import Artifact, PerSplit, Summary, SummaryPart
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig, CorruptedWordsConfig
 from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig

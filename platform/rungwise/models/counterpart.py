@@ -3,7 +3,8 @@
     names    gpt.transformer.blocks.{}.mlp.expand  <->  transformer.h.{}.mlp.c_fc
     sizes    num_layers                            <->  n_layer
 
-serving/hugging_face reads and writes folders by `Family.counterparts` and knows no family.
+serving/importing.py reads folders by `Family.counterparts`, serving/export.py writes them, and both
+know no family.
 """
 
 import json

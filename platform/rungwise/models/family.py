@@ -13,9 +13,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import BlockError, ConfigError
+from rungwise.core.errors import BlockError, ConfigError, format_count
 from rungwise.core.tokens import SpecialIds
-from rungwise.core.wording import format_count
 from rungwise.models.counterpart import Counterpart
 from rungwise.models.device import shapes_only
 from rungwise.models.losses.objectives import Objective, Origin, member_names, mix

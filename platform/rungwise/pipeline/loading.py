@@ -17,10 +17,9 @@ from tokenizers import Tokenizer
 from rungwise import tokenizer as tokenizers
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.lazy import import_function
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.stage import Stage, StageType, Title, plan
+from rungwise.core.stages.stage import Stage, StageType, Title, import_function, plan
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.store import default_uri, store_client
 from rungwise.corpus.summary import CORPUS, CorpusSummary

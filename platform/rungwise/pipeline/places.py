@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING
 
 from rungwise.cluster.environment import ROOT_VARIABLE
 from rungwise.core.errors import ConfigError
-from rungwise.core.package_data import data_parent
-from rungwise.core.storage.folder import Folder, local_path
-from rungwise.core.storage.object_store import is_remote
+from rungwise.core.storage.folder import Folder, is_remote, local_path
 from rungwise.core.tracking.store import default_uri
 
 if TYPE_CHECKING:
     from rungwise.pipeline.recipe import Recipe
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def data_parent(name: str) -> Path:
+    """The folder that holds the folder `name`: the package of a wheel, else the checkout."""
+    return PACKAGE if (PACKAGE / name).is_dir() else PACKAGE.parents[1]
+
 
 # Where to look for workflows/: in this folder, then in the package of a wheel or the checkout.
 PLACES = (Path(), data_parent("workflows"))

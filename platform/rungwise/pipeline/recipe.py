@@ -38,7 +38,7 @@ from rungwise.finetune import FinetuneConfig
 from rungwise.instances.summary import InstancesConfig
 from rungwise.models.config import DEFAULT_KIND, ModelConfig
 from rungwise.report.stage import ReportConfig
-from rungwise.serving.hugging_face import load_config
+from rungwise.serving.importing import load_config
 from rungwise.serving.stage import RegistryConfig
 from rungwise.tasks.config import FilesTaskConfig, TaskConfig
 from rungwise.tasks.stage import TaskTextConfig

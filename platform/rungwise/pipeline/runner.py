@@ -22,17 +22,14 @@ from rungwise.cluster.head import Head
 from rungwise.cluster.session import local_head, session
 from rungwise.core.configuration.canonical import fingerprint, flatten
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import StageFailed, UserError, find_user_error
+from rungwise.core.errors import StageFailed, UserError, explain_store_errors, find_user_error
 from rungwise.core.exit_codes import terminate_as_interrupt
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, TrackingRun, run_stage
+from rungwise.core.stages.artifact import Artifact, Summary
 from rungwise.core.stages.lease import Lease, register_driver
 from rungwise.core.stages.provenance import provenance
-from rungwise.core.stages.stage import GOES_ON, Planned, Stage
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.stage import GOES_ON, Context, Planned, Stage, TrackingRun, run_stage
 from rungwise.core.storage.folder import Folder
-from rungwise.core.storage.store_errors import explain_store_errors
 from rungwise.core.tracking.sender import NOTE_TAG
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.corpus.summary import CORPUS
@@ -43,8 +40,8 @@ from rungwise.pipeline.stages import Grow, Growth
 from rungwise.report import findings
 from rungwise.report.stage import REPORT_PAGE
 from rungwise.tasks.stage import TASK
+from rungwise.training.checkpoint import SCRATCH, request_saves
 from rungwise.training.fit_config import PretrainStageConfig
-from rungwise.training.save_request import SCRATCH, request_saves
 
 # So little that a task waiting for its own workers cannot starve them. Zero would allow stages on
 # the head node of a cluster, which declares no CPUs to keep all work away.

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rungwise.core.wording import list_first
+from rungwise.core.errors import list_first
+from rungwise.core.stages.artifact import Inputs
 from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.comparison.errors import ErrorAnalysis
@@ -25,7 +26,7 @@ from rungwise.evaluation.comparison.summary import (
 from rungwise.evaluation.pretrainings import SearchSummary
 from rungwise.evaluation.suites.base import Panel, Point, plot_estimate, plot_value
 from rungwise.report import findings, formats, style
-from rungwise.report.findings import Inputs, Names
+from rungwise.report.findings import Names
 from rungwise.report.formats import Looks
 from rungwise.report.page import Row, Section
 from rungwise.tasks.interface import task_kind

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.errors import list_first
+from rungwise.core.stages.artifact import Artifact, Inputs
 from rungwise.core.tracking.sender import EXPERIMENT_ID, RUN_ID
-from rungwise.core.wording import list_first
 from rungwise.corpus.summary import OF_A_TASK, CorpusSummary, source_blocks
 from rungwise.evaluation.comparison.summary import (
     EVALUATE,
@@ -33,7 +33,6 @@ from rungwise.tasks.kinds.kind import TaskKind
 from rungwise.training.fit_config import PRETRAIN
 from rungwise.training.summary import PretrainSummary
 
-Inputs = Mapping[str, Artifact]  # the stages of a run by title
 Names = Mapping[str, str]  # on the page, by variant
 # Fields of summaries that hold names of variants: as text, as keys, or in terms of a claim.
 _NAMED = {"variant", "variants", "first", "second", "minus", "terms", "missing", "averages"}

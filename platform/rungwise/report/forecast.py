@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from rungwise.core.stages.artifact import Inputs
 from rungwise.evaluation.comparison.claims import ClaimResult
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.evaluation.pretrainings import read_points
@@ -20,7 +21,7 @@ from rungwise.forecast import forecast as forecasts
 from rungwise.forecast.curves import Increase, Interval, Point, Points
 from rungwise.forecast.forecast import Crossing, Forecasts, RungForecast
 from rungwise.report import formats, style
-from rungwise.report.findings import Inputs, Names, VariantComparison, select_stage
+from rungwise.report.findings import Names, VariantComparison, select_stage
 from rungwise.report.formats import INK, Looks, Series, metric_name, small_percent
 from rungwise.report.page import Row, Section
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.errors import format_count
+from rungwise.core.stages.artifact import Artifact, Inputs
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import format_count
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.evaluation.comparison.claims import (
     TASKS,
@@ -34,7 +34,7 @@ from rungwise.evaluation.suites.items import METRICS, merge_seeds
 from rungwise.evaluation.suites.measure import MeasureConfig
 from rungwise.report import comparison as sections
 from rungwise.report import findings, formats, style
-from rungwise.report.findings import Inputs, Names
+from rungwise.report.findings import Names
 from rungwise.report.forecast import gather_forecast, gather_questions, write_advice, write_forecast
 from rungwise.report.formats import Looks
 from rungwise.report.page import READING, Page, Row, Section, write_page

@@ -12,13 +12,14 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
+from rungwise.core.configuration.canonical import csv_bytes
 from rungwise.core.configuration.secrecy import redact
+from rungwise.core.stages.artifact import Inputs
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes
 from rungwise.corpus.summary import CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.report import formats
-from rungwise.report.findings import Inputs, input_artifact, select_stage
+from rungwise.report.findings import input_artifact, select_stage
 from rungwise.report.stage import ReportSummary
 from rungwise.serving.stage import RegisterSummary
 

@@ -4,16 +4,15 @@ of the model are computed here. And its sections about pretraining: losses, spee
 import math
 from dataclasses import replace
 
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.errors import format_count, list_first
+from rungwise.core.stages.artifact import Artifact, Inputs
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import format_count, list_first
 from rungwise.evaluation import examples
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.capabilities import BlankLogits, NextTokenLogits, WordVectors
 from rungwise.report import comparison as sections
 from rungwise.report import findings, formats, style
-from rungwise.report.findings import Inputs
 from rungwise.report.formats import number
 from rungwise.report.page import READING, Page, Section, list_registered, write_page
 from rungwise.report.stage import ReportConfig, ReportSummary

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from rungwise.core.configuration.secrecy import redact
-from rungwise.core.stages.artifact import Artifact, chain
+from rungwise.core.stages.artifact import Artifact, Inputs, chain
 from rungwise.corpus.summary import CORPORA, CORPUS, CorpusSummary, describe_sources
 from rungwise.evaluation.comparison.errors import run_sums
 from rungwise.evaluation.comparison.summary import EvaluateSummary
@@ -24,7 +24,7 @@ NAME = "card.md"
 Licences = Mapping[str, Sequence[str | None]]  # of each corpus's sources, by its fingerprint
 
 
-def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
+def write_task_card(name: str, inputs: Inputs, licences: Licences) -> str:
     """The card of the model that an evaluation kept. Inputs: evaluate, its task, and the pretrain
     artifact that the model started from. 95 % intervals are over test examples for this model and
     for rivals, over seeds for a variant."""
@@ -63,7 +63,7 @@ def write_task_card(name: str, inputs: Mapping[str, Artifact], licences: Licence
     return _join_card(name, lines, inputs, licences)
 
 
-def write_pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Licences) -> str:
+def write_pretrain_card(name: str, inputs: Inputs, licences: Licences) -> str:
     """The card of a pretrained model. Inputs: pretrain, and measure if the model was measured."""
     summary = PretrainSummary.of(inputs["pretrain"])
     objective = summary.model.objective(summary.objective)
@@ -81,9 +81,7 @@ def write_pretrain_card(name: str, inputs: Mapping[str, Artifact], licences: Lic
     return _join_card(name, lines, inputs, licences)
 
 
-def _join_card(
-    name: str, lines: list[str], inputs: Mapping[str, Artifact], licences: Licences
-) -> str:
+def _join_card(name: str, lines: list[str], inputs: Inputs, licences: Licences) -> str:
     """Join `lines`, the measurements and sources of its pretraining, and how to rebuild it."""
     if measure := inputs.get("measure"):
         lines += ["", "| pretrained model | value | 95 % interval | items |", "|---|---|---|---|"]

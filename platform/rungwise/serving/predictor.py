@@ -28,13 +28,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.examples import Neighbourhood, continue_texts, list_guesses, rate_gap
 from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import list_devices
-from rungwise.models.trained.capabilities import (
-    BlankLogits,
-    LanguageModel,
-    NextTokenLogits,
-    SentenceVectors,
-    WordVectors,
-)
+from rungwise.models.trained import capabilities
 from rungwise.models.trained.encoders import MeanOfStates
 from rungwise.models.trained.generation import Sampling
 from rungwise.tasks.interface import task_kind
@@ -116,11 +110,11 @@ class PretrainedPredictor:
         model, encoder = load_model(pretrain, special), load_encoder(pretrain)
         self.model = model
         self.words: list[str] = []
-        self.writes = isinstance(model, NextTokenLogits)
-        if isinstance(model, LanguageModel) and (encoder is None or encoder.causal):
+        self.writes = isinstance(model, capabilities.NextTokenLogits)
+        if isinstance(model, capabilities.LanguageModel) and (encoder is None or encoder.causal):
             (end,) = special.require("end")
             self._answer = lambda ids, _: _log_probabilities(model, ids, end)
-        elif isinstance(model, SentenceVectors):
+        elif isinstance(model, capabilities.SentenceVectors):
             self._answer = lambda ids, _: _sentence_vectors(model, ids)
         elif encoder is not None and encoder.num_layers:
             masks = read_training_config(pretrain).objective.masks
@@ -128,7 +122,7 @@ class PretrainedPredictor:
             pooled = MeanOfStates(encoder.body, encoder.max_length, *marks)
             self._answer = lambda ids, _: _sentence_vectors(pooled, ids)
         else:
-            assert isinstance(model, WordVectors), "what has no states has a table"
+            assert isinstance(model, capabilities.WordVectors), "what has no states has a table"
             near = Neighbourhood(model, tokenizer)
             self.words = near.words
             self._answer = lambda _, words: [_describe_word(near, word) for word in words]
@@ -141,13 +135,13 @@ class PretrainedPredictor:
         texts = [example.text for example in examples if isinstance(example, Text)]
         model = self.model
         if sampling is not None:
-            if not isinstance(model, NextTokenLogits):
+            if not isinstance(model, capabilities.NextTokenLogits):
                 raise DataError(
                     "this model does not write from left to right; leave the length out"
                 )
             continuations = continue_texts(model, self.tokenizer, texts, sampling)
             return [{"continuation": text} for text in continuations]
-        if not isinstance(model, BlankLogits):
+        if not isinstance(model, capabilities.BlankLogits):
             return self._reply(texts)
         others = iter(self._reply([text for text in texts if GAP not in text]))
         return [
@@ -159,12 +153,12 @@ class PretrainedPredictor:
         return self._answer(token_ids(self.tokenizer, texts), texts)
 
 
-def _log_probabilities(model: LanguageModel, texts: list[list[int]], end: int) -> Any:
+def _log_probabilities(model: capabilities.LanguageModel, texts: list[list[int]], end: int) -> Any:
     rows = model.log_probabilities([[*ids, end] for ids in texts])
     return [{"log_probability": float(row.sum()), "tokens": len(row)} for row in rows]
 
 
-def _sentence_vectors(model: SentenceVectors, texts: list[list[int]]) -> Any:
+def _sentence_vectors(model: capabilities.SentenceVectors, texts: list[list[int]]) -> Any:
     return [{"vector": row.tolist()} for row in model.sentence_vectors(texts)]
 
 
@@ -206,7 +200,7 @@ def load_predictor(folder: Folder) -> Model:
     return Predictor(folder)
 
 
-def fill_gap(model: BlankLogits, tokenizer: Tokenizer, text: str) -> dict[str, float]:
+def fill_gap(model: capabilities.BlankLogits, tokenizer: Tokenizer, text: str) -> dict[str, float]:
     """Return the likeliest tokens for a gap. Raises DataError unless there is one that fits."""
     before, gap, after = text.partition(GAP)
     if not gap or GAP in after:
@@ -226,16 +220,16 @@ def try_texts(predictor: Model, texts: Sequence[str], sampling: Sampling) -> str
         return _describe(prediction)
     (text,), tokenizer = texts, predictor.tokenizer
     match model := predictor.model:
-        case BlankLogits():
+        case capabilities.BlankLogits():
             return _join(fill_gap(model, tokenizer, text).items())
-        case NextTokenLogits():
+        case capabilities.NextTokenLogits():
             return text + continue_texts(model, tokenizer, [text], sampling)[0]
-        case LanguageModel():
+        case capabilities.LanguageModel():
             end = special_ids(tokenizer).require("end")
             (row,) = model.log_probabilities([[*token_ids(tokenizer, [text])[0], *end]])
             perplexity = math.exp(-row.mean())
             return f"perplexity {perplexity:,.1f} over {len(row)} tokens, its end included"
-        case WordVectors():
+        case capabilities.WordVectors():
             return list_neighbours(Neighbourhood(model, tokenizer), text, _BEST)
     raise DataError("this model predicts no tokens and has no vectors of words; fine-tune it first")
 

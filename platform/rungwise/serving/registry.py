@@ -22,8 +22,8 @@ import pandas as pd
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact, chain
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.artifact import Artifact, Inputs, chain
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.sender import PARENT_TAG
 from rungwise.core.tracking.store import quieten_mlflow
@@ -114,7 +114,7 @@ class _Entry:
 
 
 def register_model(
-    config: RegisterConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: RegisterConfig, inputs: Inputs, output: Folder, context: Context
 ) -> RegisterSummary:
     """Log and register the model in the run of this stage; write `registered.json`."""
     import mlflow
@@ -129,7 +129,7 @@ def register_model(
     mlflow.set_tracking_uri(context.tracking.uri)
     entry.files["card"] = str(output.local(card.NAME))
     run_id = context.tracking.run_id
-    number, model_id = _log_version(config, entry, inputs["pretrain"].fingerprint, run_id)
+    number, model_id = _log_version(config.name, entry, inputs["pretrain"].fingerprint, run_id)
     client = MlflowClient(tracking_uri=context.tracking.uri)
     run = client.get_run(run_id)
     whole = run.data.tags.get(PARENT_TAG, run_id)
@@ -172,14 +172,12 @@ def register_model(
     return summary
 
 
-def _log_version(
-    config: RegisterConfig, entry: _Entry, fingerprint: str, run_id: str
-) -> tuple[str, str]:
+def _log_version(name: str, entry: _Entry, fingerprint: str, run_id: str) -> tuple[str, str]:
     """Log and register the model; return the version's number and the logged model's id."""
     import mlflow
     from mlflow.models import ModelSignature, infer_signature
 
-    requirements = [f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS]
+    requirements = [f"{each}=={version(each).partition('+')[0]}" for each in _REQUIREMENTS]
     number = model_id = ""
     # MLflow prints what it registered, which the display already shows.
     with (
@@ -206,7 +204,7 @@ def _log_version(
             ),
             input_example=entry.inputs,
             pip_requirements=requirements,
-            registered_model_name=config.name,
+            registered_model_name=name,
         )
         number, model_id = str(info.registered_model_version), str(info.model_id)
     assert number, "an error leaves the block above"
@@ -225,9 +223,7 @@ def _list_params(entry: _Entry) -> Any:
     return ParamSchema(specs)
 
 
-def _make_task_entry(
-    config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder
-) -> _Entry:
+def _make_task_entry(config: RegisterConfig, inputs: Inputs, output: Folder) -> _Entry:
     evaluation, task = inputs["evaluate"], inputs["task"]
     summary, info = EvaluateSummary.of(evaluation), TaskSummary.of(task).info
     model, metric = summary.chosen, summary.metric
@@ -245,9 +241,7 @@ def _make_task_entry(
     )
 
 
-def _make_pretrain_entry(
-    config: RegisterConfig, inputs: Mapping[str, Artifact], output: Folder
-) -> _Entry:
+def _make_pretrain_entry(config: RegisterConfig, inputs: Inputs, output: Folder) -> _Entry:
     pretrain = inputs["pretrain"]
     predictor = predictors.load_predictor(pretrain.folder)
     assert isinstance(predictor, PretrainedPredictor), "it is the folder of a pretraining"

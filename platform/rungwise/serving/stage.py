@@ -3,9 +3,8 @@
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Summary
+from rungwise.core.stages.stage import LazyFunction, StageType
 
 
 class RegistryConfig(Config):

@@ -1,7 +1,7 @@
 """Task stage: labelled examples in three splits, and the test scores of trivial rules."""
 
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.artifact import Inputs
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.config import FilesTaskConfig, MadeTaskConfig, ParagraphTaskConfig
 from rungwise.tasks.data import files, made
@@ -11,7 +11,7 @@ from rungwise.tasks.kinds.examples import ExampleCounts, TaskSummary, write_exam
 
 def build_task(
     config: ParagraphTaskConfig | MadeTaskConfig | FilesTaskConfig,
-    inputs: dict[str, Artifact],
+    inputs: Inputs,
     output: Folder,
     context: Context,
 ) -> TaskSummary:

@@ -7,8 +7,12 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
-from rungwise.core.storage.outside import Paths, digest, list_matching_files
-from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.source_files import (
+    Paths,
+    SourceFile,
+    digest_matching_files,
+    list_matching_files,
+)
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.table import TableFormat
 from rungwise.tasks.kinds.examples import SPLITS, Kind
@@ -160,7 +164,10 @@ def input_digests(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
     path matches nothing, DataError if the files of a split are empty."""
     if not isinstance(config, FilesTaskConfig):
         return {}
-    return {split: digest(paths, f"data.{split}") for split, paths in config.paths().items()}
+    return {
+        split: digest_matching_files(paths, f"data.{split}")
+        for split, paths in config.paths().items()
+    }
 
 
 def split_files(config: FilesTaskConfig, split: str) -> list[SourceFile]:

@@ -3,8 +3,7 @@
 from pydantic import Field
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import identity, input_digests
 from rungwise.tasks.kinds.examples import TaskSummary

@@ -12,8 +12,8 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.artifact import Artifact, Inputs
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.quality import Marked, count_marked, strip_accents
 from rungwise.corpus.document import read_documents
@@ -40,10 +40,7 @@ _BATCH_SENTENCES = 1000
 
 
 def train_tokenizer(
-    config: TrainedConfig | TokenizerFileConfig,
-    inputs: dict[str, Artifact],
-    output: Folder,
-    context: Context,
+    config: TrainedConfig | TokenizerFileConfig, inputs: Inputs, output: Folder, context: Context
 ) -> TokenizerSummary:
     """Train or read a tokenizer, write `tokenizer.json`, and measure it on held-out text. Raises
     DataError if the text cannot fill the vocabulary, or the file is not a vocabulary."""

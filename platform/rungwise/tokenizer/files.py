@@ -9,10 +9,9 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
-from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import KNOWN_NAMES, ROLE_NAMES, SpecialIds
 from rungwise.corpus.cleaning.characters import (
     CONTROLS,

@@ -18,10 +18,8 @@ from rungwise.cluster.tasks import FileRow, build_files
 from rungwise.core.arrays import Ints
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.randomness import uniform
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import SharedResults, note_used
-from rungwise.core.stages.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact, PerSplit, SharedResults, note_used
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import TokenisedText
 from rungwise.corpus.document import open_corpus_file

@@ -4,9 +4,8 @@ follows from what the instances need."""
 from typing import Any
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
+from rungwise.core.stages.artifact import PerSplit, Summary, SummaryPart
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.core.tokens import SpecialIds
 from rungwise.tokenizer.config import identity
 from rungwise.tokenizer.files import input_digests

@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
-from rungwise.core.lazy import LazyFunction
 from rungwise.core.randomness import bits
+from rungwise.core.stages.stage import LazyFunction
 from rungwise.instances.order import OrderConfig
 from rungwise.instances.summary import InstancesConfig
 from rungwise.models.config import ModelConfig

@@ -16,7 +16,7 @@ from rungwise.instances.summary import InstancesSummary, read_kind
 from rungwise.models.device import shapes_only
 from rungwise.models.losses.cross_entropy import MOST_LOGITS
 from rungwise.models.transformer.block import parameter_count
-from rungwise.training.config import GradientConfig, GradientFit
+from rungwise.training.config import GradientFit
 from rungwise.training.feed import scale_micro_batch
 from rungwise.training.loop import uses_bfloat16
 
@@ -60,17 +60,17 @@ class Cost:
 
 def training_cost(config: GradientFit, measures: Sequence[Measures]) -> Cost:
     """The tokens and operations of a training by gradient on all its instances."""
-    settings = config.pretrain
-    tokens = [
-        steps * settings.global_batch_size * each.tokens_per_row
-        for each, steps in zip(measures, _phase_steps(settings, len(measures)), strict=True)
-    ]
-    flops = sum(
-        count * _flops_per_token(config, each) for each, count in zip(measures, tokens, strict=True)
-    )
-    total = sum(tokens)
+    settings, family = config.pretrain, config.model
+    tokens = flops = 0.0
+    # One phase, or two where the last steps read longer rows.
+    starts = [0, settings.first_longer_step][: len(measures)]
+    for each, steps in zip(measures, np.diff([*starts, settings.steps]).tolist(), strict=True):
+        size, length, masked = each.vocab_size, each.kind.length, each.kind.masked_per_row
+        of_phase = steps * settings.global_batch_size * each.tokens_per_row
+        tokens += of_phase
+        flops += of_phase * family.flops_per_token(size, length, config.objective, masked)
     most = math.inf if settings.max_tokens is None else settings.max_tokens
-    return Cost(min(total, most), flops / total)
+    return Cost(min(tokens, most), flops / tokens)
 
 
 @dataclass(frozen=True)
@@ -108,18 +108,6 @@ def estimate_run(
         training=training,
         memory_bytes_a_device=max(memory),
         seconds=min((limit for limit in limits if limit is not None), default=None),
-    )
-
-
-def _phase_steps(settings: GradientConfig, phases: int) -> list[int]:
-    """The steps of each phase: one, or two where the last steps read longer rows."""
-    starts = [0, settings.first_longer_step][:phases]
-    return np.diff([*starts, settings.steps]).tolist()
-
-
-def _flops_per_token(config: GradientFit, measures: Measures) -> float:
-    return config.model.flops_per_token(
-        measures.vocab_size, measures.kind.length, config.objective, measures.kind.masked_per_row
     )
 
 

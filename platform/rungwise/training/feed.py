@@ -9,7 +9,7 @@ B batch
 
 import bisect
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,20 +17,13 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from rungwise.core.arrays import Ints
 from rungwise.core.randomness import bits
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, Inputs
+from rungwise.instances import order as orders
 from rungwise.instances.batch import Batch, in_streams
-from rungwise.instances.order import (
-    Order,
-    ReadOrder,
-    ShardShare,
-    StreamOrder,
-    evenly,
-    held_out_streams,
-)
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.losses.objectives import Objective, member_names
@@ -48,7 +41,7 @@ class StepBatch:
 
     micro_batches: list[Batch[Tensor]]  # as many for each logical worker, one after the other
     tokens: int  # without padding
-    instances: NDArray[np.int64]
+    instances: Ints
     data_hash: int  # 64 bits; the sum over workers is the hash of the step
 
 
@@ -65,7 +58,7 @@ def count_bins(rows: int, world_size: int, micro_batch_size: int) -> int:
     return min(-(-most // micro_batch_size), least)
 
 
-def data_hash(instances: NDArray[np.int64], epochs: NDArray[np.int64]) -> int:
+def data_hash(instances: Ints, epochs: Ints) -> int:
     """A 64-bit hash of these rows, independent of their order (AdHash, Bellare and Micciancio
     1997): the sum over the workers is that of a step."""
     return int(bits(_DATA_HASH, instances, epochs).sum(dtype=np.uint64))
@@ -118,7 +111,7 @@ class DataPhase:
     input, `member` the objective of a mixture whose steps they are."""
 
     name: str
-    steps: range | NDArray[np.int64]
+    steps: range | Ints
     instances: Artifact
     member: str | None = None
 
@@ -153,13 +146,13 @@ class DataPhase:
         """How many of the first `steps` steps of the run read these instances."""
         return bisect.bisect_left(self.steps, steps)
 
-    def order(self, config: GradientFit) -> Order:
+    def order(self, config: GradientFit) -> orders.Order:
         """The order in which a run reads these instances."""
         files, settings = self.summary.split_files("train"), config.pretrain
         rows = np.array([row.instances for row in files], dtype=np.int64)
         if config.carries_state:
-            return StreamOrder(rows, settings.seed, settings.global_batch_size)
-        return ReadOrder(rows, settings.seed, settings.order)
+            return orders.StreamOrder(rows, settings.seed, settings.global_batch_size)
+        return orders.ReadOrder(rows, settings.seed, settings.order)
 
 
 class Phase:
@@ -178,20 +171,20 @@ class Phase:
         self._train, self._validation = (
             InstanceReader(turn.instances, split, cache_bytes) for split in ("train", "validation")
         )
-        self._share = ShardShare(self.global_batch_size, group.rank, group.world_size)
+        self._share = orders.ShardShare(self.global_batch_size, group.rank, group.world_size)
         size = scale_micro_batch(compute.micro_batch_size, first_length, turn.length)
         self._micro_batch_size = size
         # Those of this worker, if the model carries a state.
         self.streams = self._share.rows if config.carries_state else None
         # Of held-out text predicted token by token.
-        is_code_length = config.objective.is_code_length
-        self.tokens_per_byte = tokens_per_byte(turn.summary) if is_code_length else None
-        self.flops_per_token = config.model.flops_per_token(
-            turn.summary.vocab_size,
-            turn.length,
+        objective, summary, masked = (
             config.objective,
+            turn.summary,
             self._train.config.masked_per_row,
         )
+        self.tokens_per_byte = tokens_per_byte(summary) if objective.is_code_length else None
+        size, length = summary.vocab_size, turn.length
+        self.flops_per_token = config.model.flops_per_token(size, length, objective, masked)
 
     def reads(self, step: int) -> bool:
         """Whether a step of the run reads these instances."""
@@ -220,12 +213,9 @@ class Phase:
             tokens += tokens_of_one
         if located.continues is not None:
             parts = in_streams(parts, np.arange(len(located.instances)), located.continues)
-        return StepBatch(
-            [part.tensors() for part in parts],
-            tokens,
-            located.instances,
-            data_hash(located.instances, located.epochs),
-        )
+        tensors = [part.tensors() for part in parts]
+        digest = data_hash(located.instances, located.epochs)
+        return StepBatch(tensors, tokens, located.instances, digest)
 
     def validation(self) -> list[Batch[Tensor]]:
         """This worker's part of the held-out instances, masked as in epoch 0."""
@@ -235,7 +225,7 @@ class Phase:
     def _held_out_rows(self, count: int) -> list[Any]:
         """Evenly spread instances."""
         reader, share = self._validation, self._share
-        sample = evenly(len(reader), count)
+        sample = orders.evenly(len(reader), count)
         part = share.part(len(sample))
         if not part:
             return []
@@ -247,18 +237,14 @@ class Phase:
         """Contiguous text in a batch's streams."""
         reader, parts = self._validation, []
         rows, count = reader.rows_per_shard, min(count, len(reader))
-        for stream, instances, continues in held_out_streams(rows, count, self._share):
+        for stream, instances, continues in orders.held_out_streams(rows, count, self._share):
             bins = -(-len(stream) // self._micro_batch_size)
             read, _ = self._read(reader, instances, np.zeros_like(instances), bins)
             parts += in_streams(read, stream, continues)
         return parts
 
     def _read(
-        self,
-        reader: InstanceReader,
-        instances: NDArray[np.int64],
-        epochs: NDArray[np.int64],
-        bins: int,
+        self, reader: InstanceReader, instances: Ints, epochs: Ints, bins: int
     ) -> tuple[list[Any], int]:
         """The rows (B,) of these epochs (B,) in `bins` NumPy micro-batches, and their tokens."""
         batch = reader.batch(instances, epochs, self._settings.seed)
@@ -269,7 +255,7 @@ def find_phase(phases: Sequence[Phase], step: int) -> Phase:
     return next(phase for phase in reversed(phases) if phase.reads(max(step, 0)))
 
 
-def list_turns(inputs: Mapping[str, Artifact], settings: GradientConfig) -> list[DataPhase]:
+def list_turns(inputs: Inputs, settings: GradientConfig) -> list[DataPhase]:
     """The instances that a run reads, in turn."""
     if settings.mixture:
         names = member_names(str(settings.objective))

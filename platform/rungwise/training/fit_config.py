@@ -11,25 +11,15 @@ from rungwise.core.configuration.canonical import canonical_json, plain
 from rungwise.core.configuration.config import Config, block_kind, union_members, validate
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import BlockError, ConfigError
-from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import ContinuableRun, StageType, Trunk
+from rungwise.core.stages.artifact import Artifact, Inputs
+from rungwise.core.stages.stage import Context, ContinuableRun, LazyFunction, StageType, Trunk
 from rungwise.core.storage.folder import Folder
+from rungwise.models import fitting
 from rungwise.models.config import ModelConfig
 from rungwise.models.family import Family
-from rungwise.models.fitting import (
-    CooccurrenceFamily,
-    CountedFamily,
-    Fitting,
-    MixingFamily,
-    MixturePart,
-    ReadingFamily,
-    RefiningFamily,
-    SolvedFamily,
-)
+from rungwise.models.fitting import Fitting
 from rungwise.models.losses.objectives import Objective
-from rungwise.training.checkpoint_files import CheckpointFiles, CheckpointRules
+from rungwise.training.checkpoint import CheckpointFiles, CheckpointRules
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.summary import PretrainSummary
 
@@ -45,8 +35,8 @@ def _kind(block: Any) -> str | None:
 class CountsConfig(Fitting):
     """Fitting by counting the text once."""
 
-    fits: ClassVar[type] = CountedFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.ray.counts:pretrain_by_counts")
+    fits: ClassVar[type] = fitting.CountedFamily
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_by_counts")
     reads_tokens: ClassVar[bool] = True
 
     kind: Literal["counts"] = "counts"
@@ -82,8 +72,8 @@ class AsynchronousConfig(_Passes):
     fit into memory.
     """
 
-    fits: ClassVar[type] = ReadingFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.ray.rounds:pretrain_asynchronously")
+    fits: ClassVar[type] = fitting.ReadingFamily
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_asynchronously")
 
     kind: Literal["asynchronous"] = "asynchronous"
     epochs: int = Field(default=5, ge=1)
@@ -114,8 +104,8 @@ class CooccurrenceConfig(_Passes):
     """From counts of co-occurring words, in the memory of one machine: epochs of AdaGrad over them,
     or, where the family is calculated at once, neither epochs nor a learning rate."""
 
-    fits: ClassVar[type] = CooccurrenceFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.ray.rounds:pretrain_by_cooccurrence")
+    fits: ClassVar[type] = fitting.CooccurrenceFamily
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_by_cooccurrence")
     holds_out: ClassVar[bool] = False
 
     kind: Literal["cooccurrence"] = "cooccurrence"
@@ -124,13 +114,14 @@ class CooccurrenceConfig(_Passes):
     learning_rate: float | None = Field(default=None, gt=0)  # null: 0.05
 
     def length_key(self, model: Family) -> str | None:
-        return None if isinstance(model, SolvedFamily | RefiningFamily) else "epochs"
+        is_solved = isinstance(model, fitting.SolvedFamily | fitting.RefiningFamily)
+        return None if is_solved else "epochs"
 
     def passes(self, model: Family) -> int:
         return (self.epochs or 25) if self.length_key(model) else 1
 
     def takes_weights(self, model: Family) -> bool:
-        return isinstance(model, RefiningFamily)
+        return isinstance(model, fitting.RefiningFamily)
 
     def check(self, model: Family, compute: ComputeConfig) -> None:
         for key in ("epochs", "learning_rate"):
@@ -148,8 +139,8 @@ class InterpolationConfig(Fitting):
     one half of the others, beside counts of the other half: counts of the text that it reads would
     have seen every token that they are asked for."""
 
-    fits: ClassVar[type] = MixingFamily
-    fitter: ClassVar = LazyFunction("rungwise.training.interpolation:pretrain_by_interpolation")
+    fits: ClassVar[type] = fitting.MixingFamily
+    fitter: ClassVar = LazyFunction("rungwise.training.ray.from_tokens:pretrain_by_interpolation")
     reads_tokens: ClassVar[bool] = True
     revision: ClassVar[int] = 1  # the gate reads the entropy of the counts
 
@@ -168,18 +159,18 @@ class InterpolationConfig(Fitting):
     def length_key(self, model: Family) -> str:
         return "network.steps"
 
-    def parts(self, model: Family) -> Mapping[str, MixturePart]:
-        assert isinstance(model, MixingFamily)
+    def parts(self, model: Family) -> Mapping[str, fitting.MixturePart]:
+        assert isinstance(model, fitting.MixingFamily)
         counts = with_objective(self.counts, model.counts)
         network = with_objective(self.network, model.network)
         network, share = network.model_copy(update={"seed": self.seed}), 1 - self.set_aside
-        parts = {"counts": MixturePart(model.counts, counts, 0, share)}
+        parts = {"counts": fitting.MixturePart(model.counts, counts, 0, share)}
         if not model.residual:
-            return parts | {"network": MixturePart(model.network, network, 0, share)}
+            return parts | {"network": fitting.MixturePart(model.network, network, 0, share)}
         network = network.model_copy(update={"output_bias": "zeros"})
         return parts | {
-            BESIDE: MixturePart(model.counts, counts, share / 2, share),
-            "network": MixturePart(model.network, network, 0, share / 2, BESIDE),
+            BESIDE: fitting.MixturePart(model.counts, counts, share / 2, share),
+            "network": fitting.MixturePart(model.network, network, 0, share / 2, BESIDE),
         }
 
 
@@ -191,9 +182,8 @@ PretrainConfig = Annotated[
     | Annotated[InterpolationConfig, Tag("interpolation")],
     Discriminator(_kind),
 ]
-KINDS: dict[str, type[Fitting]] = {
-    str(block_kind(block)): block for block in union_members(PretrainConfig)
-}
+_BLOCKS: list[type[Fitting]] = union_members(PretrainConfig)
+KINDS = {str(block_kind(block)): block for block in _BLOCKS}
 
 FittingT = TypeVar("FittingT", bound=Fitting)
 
@@ -224,6 +214,9 @@ class PretrainStageConfig(Config):
         return self.model.objective(self.pretrain.objective)
 
 
+AnyFit = PretrainStageConfig | FitConfig[Any]
+
+
 def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
     """Return `pretrain`, which may be unvalidated. Raises ConfigError if the family does not take
     its kind, before any of that kind's keys are reported."""
@@ -248,12 +241,7 @@ def with_objective(pretrain: FittingT, model: Family) -> FittingT:
     return pretrain.model_copy(update={"objective": model.objective(pretrain.objective).name})
 
 
-def check_rows(
-    config: PretrainStageConfig | FitConfig[Fitting],
-    kind: str,
-    length: int | None,
-    block: str = "instances",
-) -> None:
+def check_rows(config: AnyFit, kind: str, length: int | None, block: str = "instances") -> None:
     """Raise ConfigError if the model cannot read this kind and length, named `block`."""
     objective, longest = config.objective, config.model.max_length
     if kind not in objective.reads:
@@ -270,7 +258,7 @@ def check_rows(
         )
 
 
-def require_gradient(config: PretrainStageConfig | GradientFit, purpose: str) -> GradientFit:
+def require_gradient(config: AnyFit, purpose: str) -> GradientFit:
     """The config of a fit by gradient, for `purpose`. Raises ConfigError for another kind."""
     return FitConfig(config.model, config.pretrain.require_gradient(purpose))
 
@@ -280,9 +268,7 @@ def read_training_config(pretrain: Artifact) -> PretrainStageConfig:
     return validate(PretrainStageConfig, pretrain.record["config"])
 
 
-def find_trunk(
-    config: PretrainStageConfig | GradientFit, inputs: Mapping[str, str]
-) -> Trunk | None:
+def find_trunk(config: AnyFit, inputs: Mapping[str, str]) -> Trunk | None:
     """The settings and the number of the steps shared with longer runs: without what comes after
     them; None if none are. Inputs are fingerprints."""
     if not config.pretrain.shared_steps:
@@ -298,9 +284,7 @@ def find_trunk(
 
 
 def find_earlier(
-    config: PretrainStageConfig | GradientFit,
-    inputs: Mapping[str, str],
-    finished: Sequence[Artifact],
+    config: AnyFit, inputs: Mapping[str, str], finished: Sequence[Artifact]
 ) -> ContinuableRun | None:
     """The finished run with a checkpoint of the most shared steps; inputs are fingerprints."""
     if (trunk := find_trunk(config, inputs)) is None:
@@ -323,7 +307,7 @@ def find_earlier(
 
 
 def pretrain_model(
-    config: PretrainStageConfig, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: PretrainStageConfig, inputs: Inputs, output: Folder, context: Context
 ) -> PretrainSummary:
     """Fit the model and write its files. Raises UserError if instances do not fit, or it fails."""
     fit = FitConfig(config.model, config.pretrain)

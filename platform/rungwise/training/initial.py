@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from rungwise.core.configuration.canonical import flatten
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.stages.artifact import Artifact, find_input
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Artifact, Summary, find_input
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shards import read_shard
 from rungwise.instances.summary import InstancesSummary
@@ -168,14 +167,12 @@ def _check_model(
         )
         raise ConfigError(f"{name} are of another model: {differences}; take the same model")
     # Training on vectors of texts leaves no head for words.
-    fitting = [
-        each.name for each in config.model.objectives if each.sentences >= trained_on.sentences
-    ]
-    if config.objective.name not in fitting:
+    fits = [each.name for each in config.model.objectives if each.sentences >= trained_on.sentences]
+    if config.objective.name not in fits:
         raise ConfigError(
             f"pretrain.objective is {config.objective.name}, but {name} were trained on "
             f"{trained_on.name}",
-            {"pretrain.objective": fitting[0]} if fitting else {},
+            {"pretrain.objective": fits[0]} if fits else {},
         )
 
 

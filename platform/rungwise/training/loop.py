@@ -47,8 +47,8 @@ def train(
     phases = open_phases(config, turns, worker)
     streams = new_streams(model, phases[0], group)
     # On a CPU, LayerNorm takes bfloat16 weights only if its input is bfloat16.
-    narrow = bfloat16 and group.device.type == "cuda"
-    exchange = distribute(model, group, compute.parallel, narrow)
+    on_gpu = group.device.type == "cuda"
+    exchange = distribute(model, group, compute.parallel, bfloat16 and on_gpu)
     recompute_activations(model, compute.recompute_activations)
     optimizers = build_optimizers(model, settings.optimizer, bfloat16)
     average = settings.average and WeightAverage(model, settings.average, settings.steps)
@@ -60,10 +60,8 @@ def train(
         report.note(f"{place} is damaged: goes on from step {progress.step}")
     throughput.report_again(progress, report)
     report.progress(*measure_progress(progress, settings))
-    rate_dtype = torch.bfloat16 if bfloat16 else torch.float32
-    costs = throughput.Costs(
-        throughput.group_matmul_rate(group, rate_dtype), compute.price_per_hour
-    )
+    dtype = torch.bfloat16 if bfloat16 else torch.float32
+    costs = throughput.Costs(throughput.group_matmul_rate(group, dtype), compute.price_per_hour)
     step_metrics = throughput.StepMetrics(progress, config, worker)
     step = Step(
         model, objective, exchange, optimizers, settings.optimizer, group, bfloat16, compute.compile
@@ -95,12 +93,8 @@ def train(
     clock = throughput.Clock(progress, costs)
     before = progress.seconds
     began = last_notice = time.monotonic()
-    feed = Prefetched(
-        lambda number: find_phase(phases, number).step(number),
-        progress.step,
-        settings.steps,
-        group.device.type == "cuda",
-    )
+    begin, end = progress.step, settings.steps
+    feed = Prefetched(lambda number: find_phase(phases, number).step(number), begin, end, on_gpu)
     try:
         while not is_finished(progress, settings):
             phase = find_phase(phases, progress.step)

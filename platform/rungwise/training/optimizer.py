@@ -61,15 +61,14 @@ class Muon(torch.optim.Optimizer):
             waiting: dict[nn.Parameter, Tensor] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    waiting[parameter] = self._direction(parameter, parameter.grad, group)
+                    share = group["momentum"]
+                    waiting[parameter] = self._direction(parameter, parameter.grad, share)
                 if sum(each.numel() for each in waiting.values()) >= _AT_ONCE:
                     self._move(waiting, group)
                     waiting = {}
             self._move(waiting, group)
 
-    def _direction(
-        self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any]
-    ) -> Tensor:
+    def _direction(self, parameter: nn.Parameter, gradient: Tensor, share: float) -> Tensor:
         """The Nesterov direction after this gradient, with the rows of all workers."""
         state = self.state[parameter]
         if "momentum_buffer" not in state:
@@ -79,11 +78,11 @@ class Muon(torch.optim.Optimizer):
         if self.found_inf is not None:
             # The momentum replaces a non-finite gradient, and so stays unchanged.
             own = torch.where(self.found_inf > 0, momentum, own)
-        momentum.lerp_(own, 1 - group["momentum"])
-        direction = own.lerp(momentum, group["momentum"])
-        return (
-            shard_like(parameter, direction).full_tensor() if is_sharded(parameter) else direction
-        )
+        momentum.lerp_(own, 1 - share)
+        direction = own.lerp(momentum, share)
+        if not is_sharded(parameter):
+            return direction
+        return shard_like(parameter, direction).full_tensor()
 
     def _move(self, directions: Mapping[nn.Parameter, Tensor], group: dict[str, Any]) -> None:
         parts = [
@@ -193,7 +192,7 @@ Optimizers = Sequence[torch.optim.Optimizer]
 
 
 def build_optimizers(
-    model: nn.Module, config: OptimizerConfig | MuonConfig, bfloat16: bool = False
+    model: nn.Module, config: AnyOptimizerConfig, bfloat16: bool = False
 ) -> Optimizers:
     """The optimizers, each of its own trainable parameters: Muon of the matrices of layers, with
     products in `bfloat16` if the model's are, AdamW of embeddings, heads, norms and biases."""
@@ -216,20 +215,14 @@ def build_optimizers(
     if not hidden:  # a family without a body of layers
         return (adamw,)
     stacked = {m.weight: m.sizes for m in model.modules() if isinstance(m, StackedLinear)}
-    muon = Muon(
-        list(hidden.values()),
-        stacked,
-        config.learning_rate,
-        config.weight_decay,
-        config.momentum,
-        torch.bfloat16 if bfloat16 else torch.float32,
-    )
-    return (muon, adamw)
+    dtype = torch.bfloat16 if bfloat16 else torch.float32
+    settings = (config.learning_rate, config.weight_decay, config.momentum, dtype)
+    return (Muon(list(hidden.values()), stacked, *settings), adamw)
 
 
 def build_optimizer(
     model: nn.Module,
-    config: OptimizerConfig | MuonConfig,
+    config: AnyOptimizerConfig,
     shares: Mapping[str, float] = MappingProxyType({}),
     without: Container[str] = (),
 ) -> torch.optim.AdamW:
@@ -249,13 +242,8 @@ def build_optimizer(
         for share in dict.fromkeys(shares.get(name, 1.0) for name in [*decayed, *undecayed])
         for group, decay in ((decayed, config.weight_decay), (undecayed, 0.0))
     ]
-    return torch.optim.AdamW(
-        groups,
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.epsilon,
-        fused=True,
-    )
+    rate, betas = config.learning_rate, (config.beta1, config.beta2)
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=config.epsilon, fused=True)
 
 
 def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
@@ -286,7 +274,7 @@ def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if id(value) in inside}
 
 
-def learning_rate_at(step: float, total_steps: int, config: OptimizerConfig | MuonConfig) -> float:
+def learning_rate_at(step: float, total_steps: int, config: AnyOptimizerConfig) -> float:
     """The learning rate of update number `step`, counted from 0, of `total_steps`. In a warm-up of
     W steps, step s has the share (s+1)/(W+1) of the peak (google-research/bert and transformers use
     s/W, which wastes the first batch). From W on the schedule is that of transformers. `step` may
@@ -315,7 +303,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate * group.get(_SHARE, 1.0)
 
 
-def clip_gradients(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Tensor:
+def clip_gradients(model: nn.Module, config: AnyOptimizerConfig) -> Tensor:
     """Scale all gradients to a joint norm of at most `clip_norm`; returns the norm before that. The
     norm stays on the device: reading it waits. Call this when the gradients of all micro-batches
     and workers are summed. For sharded parameters it is the norm of all shards."""
@@ -326,9 +314,10 @@ def clip_gradients(model: nn.Module, config: OptimizerConfig | MuonConfig) -> Te
     return norm if whole is None else whole()
 
 
-def update(optimizers: Optimizers, finite: Tensor) -> None:
+def update(optimizers: Optimizers, finite: Tensor, learning_rate: float) -> None:
     """Step each optimizer, or none if `finite` () is False, which is read on the device."""
     for optimizer in optimizers:
+        set_learning_rate(optimizer, learning_rate)
         # Set as torch.amp.GradScaler does for AdamW; `step` has no such argument.
         optimizer.grad_scale = None  # pyright: ignore[reportAttributeAccessIssue]
         optimizer.found_inf = (~finite).float()  # pyright: ignore[reportAttributeAccessIssue]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.stages.context import Reporter, SilentReporter
+from rungwise.core.stages.stage import Reporter, SilentReporter
 from rungwise.models.transformer.block import Block
 
 Parallel = Literal["ddp", "fsdp"]
@@ -129,8 +129,16 @@ def distribute(
 @dataclass
 class _Bucket:
     parameters: list[nn.Parameter]
-    flat: Tensor
     missing: int = 0
+
+    def __post_init__(self) -> None:
+        first, size = self.parameters[0], sum(each.numel() for each in self.parameters)
+        self.flat = torch.zeros(size, dtype=first.dtype, device=first.device)
+        begin = 0
+        for parameter in self.parameters:
+            # Backward accumulates in place, so the gradient stays a view of the bucket.
+            parameter.grad = self.flat[begin : begin + parameter.numel()].view_as(parameter)
+            begin += parameter.numel()
 
 
 class _Buckets(Exchange):
@@ -144,7 +152,7 @@ class _Buckets(Exchange):
         self._next = 0
         self._sums: list[dist.Work] = []
         self._reached: set[nn.Parameter] = set()
-        self._buckets = [_bucket(parameters) for parameters in _portions(model)]
+        self._buckets = [_Bucket(parameters) for parameters in _portions(model)]
         for number, bucket in enumerate(self._buckets):
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(
@@ -212,18 +220,6 @@ def _portions(model: nn.Module) -> Iterator[list[nn.Parameter]]:
         size += parameter.numel() * parameter.element_size()
     if portion:
         yield portion
-
-
-def _bucket(parameters: list[nn.Parameter]) -> _Bucket:
-    first = parameters[0]
-    size = sum(parameter.numel() for parameter in parameters)
-    flat = torch.zeros(size, dtype=first.dtype, device=first.device)
-    begin = 0
-    for parameter in parameters:
-        # Backward accumulates in place, so the gradient stays a view of the bucket.
-        parameter.grad = flat[begin : begin + parameter.numel()].view_as(parameter)
-        begin += parameter.numel()
-    return _Bucket(parameters, flat)
 
 
 def _shard(model: nn.Module, group: Group, bfloat16: bool) -> nn.Module:

@@ -168,25 +168,18 @@ def shard_like(parameter: DTensor, rows: Tensor) -> DTensor:
     """The tensor of which `rows` are those of this worker, cut as `parameter` is."""
     from torch.distributed.tensor import DTensor  # a second to import, and most runs do not need it
 
-    return DTensor.from_local(
-        rows,
-        parameter.device_mesh,
-        parameter.placements,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+    mesh, placements, stride = parameter.device_mesh, parameter.placements, parameter.stride()
+    return DTensor.from_local(rows, mesh, placements, shape=parameter.shape, stride=stride)
 
 
 class StreamStates:
     """The states of this worker's streams, initially zero."""
 
-    def __init__(
-        self, state_shape: tuple[int, ...], streams: range, total: int, device: torch.device
-    ):
-        """`streams` are this worker's, of `total`."""
+    def __init__(self, shape: tuple[int, ...], streams: range, total: int, device: torch.device):
+        """`shape` is that of a state; `streams` are this worker's, of `total`."""
         self._streams = streams
         self._total = total
-        self._now_LS = torch.zeros(len(streams), *state_shape, device=device)
+        self._now_LS = torch.zeros(len(streams), *shape, device=device)
         self._next_LS = torch.zeros_like(self._now_LS)
 
     def enter(self, batch: Batch[Tensor]) -> Batch[Tensor]:

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,14 +21,7 @@ from torch import Tensor, nn
 from rungwise.core.errors import UserError
 from rungwise.instances.batch import Batch
 from rungwise.models.losses.objectives import BatchShapes, Losses, LossSum, Objective
-from rungwise.training.optimizer import (
-    MuonConfig,
-    OptimizerConfig,
-    Optimizers,
-    clip_gradients,
-    set_learning_rate,
-    update,
-)
+from rungwise.training.optimizer import AnyOptimizerConfig, Optimizers, clip_gradients, update
 from rungwise.training.parallel import Exchange, Group
 from rungwise.training.state import StreamStates
 
@@ -38,32 +31,27 @@ if TYPE_CHECKING:  # a bare machine with PyTorch has no instances to read
 _MOST_GRAPHS = 64  # compiled graphs of one function
 
 
+@dataclass
 class Step:
-    """Forward, backward, clipping and update of `model` in place."""
+    """Forward, backward, clipping and update of `model` in place. With `bfloat16`, matrix products
+    use it."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        objective: Objective,
-        exchange: Exchange,
-        optimizers: Optimizers,
-        config: OptimizerConfig | MuonConfig,
-        group: Group,
-        bfloat16: bool,
-        compile: bool = False,
-    ) -> None:
-        """With `bfloat16`, matrix products use it."""
-        self.model = model
-        self.objective = objective
-        self._exchange = exchange
-        self._optimizers = optimizers
-        self._config = config
-        self.group = group
-        self._bfloat16 = bfloat16
-        # Host time in forward and backward of the last step, before waiting for other workers.
-        self.computed_seconds = 0.0
+    model: nn.Module
+    objective: Objective
+    exchange: Exchange
+    optimizers: Optimizers
+    config: AnyOptimizerConfig
+    group: Group
+    bfloat16: bool
+    compile: bool = False
+    # Host time in forward and backward of the last step, before waiting for other workers.
+    computed_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
         self._trained: dict[str, list[bool]] = {}  # of each parameter, by objective of a mixture
-        self._compiled = _compile(objective, model, group) if compile else None
+        self._compiled = None
+        if self.compile:
+            self._compiled = _compile(self.objective, self.model, self.group)
 
     def losses(self, part: Batch[Tensor]) -> LossSum:
         """The sums over a micro-batch, from one forward pass."""
@@ -75,7 +63,7 @@ class Step:
 
     def _autocast(self) -> torch.autocast:
         kind = self.group.device.type
-        return torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bfloat16)
+        return torch.autocast(kind, dtype=torch.bfloat16, enabled=self.bfloat16)
 
     def with_vectors(
         self, parts: Iterable[Batch[Tensor]], seeds: Sequence[int] = ()
@@ -118,24 +106,22 @@ class Step:
         whole = list(self.with_vectors(parts, seeds))
         began = time.perf_counter()
         for number, part in enumerate(_seed_dropout(whole, seeds)):
-            with self._exchange.backward(last=number == len(parts) - 1):
+            with self.exchange.backward(last=number == len(parts) - 1):
                 losses = self.losses(part)
                 losses.loss(counts_P).backward()
             sums_3P += losses.packed()
             if streams is not None:
                 streams.leave(part, losses.state)
         self.computed_seconds = time.perf_counter() - began
-        self._exchange.finish()
+        self.exchange.finish()
         untrained = self._part_untrained() if self.objective.mixture else {}
-        norm = clip_gradients(self.model, self._config)
-        for optimizer in self._optimizers:
-            set_learning_rate(optimizer, learning_rate)
-        update(self._optimizers, norm.isfinite())
+        norm = clip_gradients(self.model, self.config)
+        update(self.optimizers, norm.isfinite(), learning_rate)
         if streams is not None:
             streams.settle(norm.isfinite())
         for parameter, gradient in untrained.items():
             parameter.grad = gradient
-        self._exchange.zero()
+        self.exchange.zero()
         return sums_3P, norm
 
     def _part_untrained(self) -> dict[nn.Parameter, Tensor | None]:
@@ -143,7 +129,7 @@ class Step:
         any worker: without one they keep their weights and moments. Return what they had."""
         name, parameters = self.objective.name, [*self.model.parameters()]
         if name not in self._trained:  # does not change, so workers agree on it once
-            has = [float(self._exchange.has_gradient(each)) for each in parameters]
+            has = [float(self.exchange.has_gradient(each)) for each in parameters]
             total = self.group.sum(torch.tensor(has, device=self.group.device))
             self._trained[name] = [count > 0 for count in total.tolist()]
         untrained: dict[nn.Parameter, Tensor | None] = {}
@@ -238,5 +224,5 @@ def new_streams(model: Any, phase: "Phase", group: Group) -> StreamStates | None
     """The streams of this worker at their start, if the model carries a state."""
     if phase.streams is None:
         return None
-    streams, rows = phase.streams, phase.global_batch_size
-    return StreamStates(model.state_shape, streams, rows, group.device)
+    rows = phase.global_batch_size
+    return StreamStates(model.state_shape, phase.streams, rows, group.device)

@@ -1,7 +1,7 @@
 """The summary of a pretraining: what every kind of fitting reports, and what only fitting by
 gradient has, such as curves."""
 
-from rungwise.core.stages.summary import Summary, SummaryPart
+from rungwise.core.stages.artifact import Summary, SummaryPart
 from rungwise.models.config import ModelConfig
 from rungwise.models.losses.objectives import Origin
 

@@ -48,11 +48,8 @@ def create_arrays(path: Path, shapes: Shapes) -> Weights:
     for name, (kind, shape) in shapes.items():
         dtype = np.dtype(kind)
         start, end = end, end + dtype.itemsize * math.prod(shape)
-        header[name] = {
-            "dtype": f"{_KINDS[dtype.kind]}{8 * dtype.itemsize}",
-            "shape": shape,
-            "data_offsets": (start, end),
-        }
+        code = f"{_KINDS[dtype.kind]}{8 * dtype.itemsize}"
+        header[name] = {"dtype": code, "shape": shape, "data_offsets": (start, end)}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:

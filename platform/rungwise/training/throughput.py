@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rungwise.core.errors import UserError
-from rungwise.core.stages.context import Reporter
-from rungwise.core.wording import format_count
+from rungwise.core.errors import UserError, format_count
+from rungwise.core.stages.stage import Reporter
 from rungwise.models.losses.objectives import LossSum, Objective
 from rungwise.training.parallel import Group, Worker
 

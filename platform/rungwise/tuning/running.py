@@ -25,13 +25,12 @@ from ray.exceptions import RayActorError
 from ray.tune import Callback
 
 from rungwise.cluster.session import shared_scratch
+from rungwise.core.configuration.canonical import csv_bytes
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import UserError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, Reporter
-from rungwise.core.stages.notes import read_note, write_note
+from rungwise.core.errors import UserError, format_count
+from rungwise.core.stages.artifact import Artifact, Inputs, read_note, write_note
+from rungwise.core.stages.stage import Context, Reporter
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes, format_count
 from rungwise.finetune import FinetuneConfig, OnEpoch, finetune, load_data
 from rungwise.models.device import use_threads
 from rungwise.tasks.kinds.examples import TaskSummary
@@ -42,7 +41,6 @@ from rungwise.tuning.trials import Epoch, Halving, SweepStageConfig, SweepSummar
 TABLE = "trials.csv"
 DECISIONS = "milestones.json"  # of successive halving, in the artifact until the sweep ends
 
-Inputs = dict[str, Artifact]
 # The training of a trial, by settings, inputs, seed, what to call after an epoch, and a state that
 # `on_epoch` received or None.
 Train = Callable[[FinetuneConfig, Inputs, int, OnEpoch, bytes | None], None]

@@ -28,10 +28,8 @@ from rungwise.core.configuration.canonical import canonical_json, flatten
 from rungwise.core.configuration.config import Config, ConfigT
 from rungwise.core.configuration.overrides import find_value, resolve
 from rungwise.core.errors import ConfigError
-from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.artifact import seal, unseal
-from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Summary, SummaryPart
+from rungwise.core.stages.artifact import Summary, SummaryPart, seal, unseal
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, check_task
 from rungwise.tasks.kinds.examples import TaskInfo

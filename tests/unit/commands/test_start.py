@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from rungwise.core.exit_codes import INTERRUPTED
-from rungwise.core.lazy import import_function
 from rungwise.core.stages import artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Context, StageType, import_function
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import loading
 from rungwise.tasks.config import FilesTaskConfig

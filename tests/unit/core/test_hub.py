@@ -16,12 +16,10 @@ import pytest
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.stage import Context, Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.hub import local_copy, pin, pin_all
-from rungwise.core.storage.outside import digest
-from rungwise.core.storage.source_files import find_files
+from rungwise.core.storage.source_files import digest_matching_files, find_files
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
 from rungwise.tasks.config import FilesTaskConfig
@@ -129,7 +127,7 @@ def test_a_moved_revision_changes_the_fingerprint_if_its_text(server: Hub) -> No
 def test_cached_text_is_read(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server.push_folder("datasets/org/name", write_files(tmp_path / "files"))
     server.push("datasets/org/other", {"x.txt": b"x"})
-    online = digest(["hf://datasets/org/name/*.jsonl"], "data.train")
+    online = digest_matching_files(["hf://datasets/org/name/*.jsonl"], "data.train")
     pinned = pin("hf://datasets/org/name/*.jsonl")
     asked = len(server.requests)
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between attempts
@@ -137,11 +135,11 @@ def test_cached_text_is_read(server: Hub, tmp_path: Path, monkeypatch: pytest.Mo
         go_to(url, tmp_path / "hub", monkeypatch)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
         assert pin("hf://datasets/org/name/*.jsonl") == pinned
-        assert digest(["hf://datasets/org/name/*.jsonl"], "data.train") == online
+        assert digest_matching_files(["hf://datasets/org/name/*.jsonl"], "data.train") == online
         # Listed, but never read; and never listed.
         for path in ("hf://datasets/org/name/train.txt", "hf://datasets/org/other/x.txt"):
             with pytest.raises(UserError, match="the hub cannot be reached, and the cache"):
-                digest([path], "data.train")
+                digest_matching_files([path], "data.train")
     assert len(server.requests) == asked
 
 
@@ -163,7 +161,7 @@ def test_what_the_hub_refuses_is_one_line(server: Hub, uri: str, message: str) -
     server.private.add("datasets/org/secret")
     server.gated.add("datasets/org/asked")
     with pytest.raises(UserError, match=message) as error:
-        digest([uri], "data.train")
+        digest_matching_files([uri], "data.train")
     assert "\n" not in str(error.value)
 
 

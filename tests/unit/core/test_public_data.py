@@ -29,7 +29,7 @@ from rungwise.core.public_data import (
     missing_files,
     public_sets,
 )
-from rungwise.core.storage.outside import list_matching_files
+from rungwise.core.storage.source_files import list_matching_files
 from tests.conftest import REPOSITORY
 from tests.file_server import FileServer, serving
 

@@ -20,7 +20,7 @@ from rungwise.core.configuration.secrecy import find_credential, redact, redact_
 from rungwise.core.errors import ConfigError
 from rungwise.core.exit_codes import run_command
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.corpus.summary import CORPUS

@@ -16,10 +16,15 @@ from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages import provenance
-from rungwise.core.stages.artifact import Artifact, read_record, seal
-from rungwise.core.stages.notes import read_note, write_note
+from rungwise.core.stages.artifact import (
+    Artifact,
+    Summary,
+    read_note,
+    read_record,
+    seal,
+    write_note,
+)
 from rungwise.core.stages.stage import Stage, StageType, Title, plan
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.summary import CORPUS

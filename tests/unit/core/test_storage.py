@@ -11,8 +11,7 @@ import pytest
 
 from rungwise.core.errors import UserError
 from rungwise.core.storage.folder import Folder
-from rungwise.core.storage.outside import list_matching_files
-from rungwise.core.storage.source_files import find_files
+from rungwise.core.storage.source_files import find_files, list_matching_files
 from tests.conftest import mounted_disk
 from tests.file_server import FileServer, Reply, serving
 

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import DataError, UserError
-from rungwise.core.stages.artifact import CheckedFolder
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import SharedResults, read_note
-from rungwise.core.storage import known_digests
+from rungwise.core.stages.artifact import CheckedFolder, SharedResults, read_note
+from rungwise.core.stages.stage import Context
+from rungwise.core.storage import source_files
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import range_task, stage
 from rungwise.corpus.building.held_out import HeldOutSplit
@@ -176,8 +175,8 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_half_written(
 def test_a_source_changed_in_place_is_read_again_if_its_size_and_time_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_read: list[str]
 ) -> None:
-    monkeypatch.setattr(known_digests, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(known_digests, "_TICK_NS", 20_000_000)
+    monkeypatch.setattr(source_files.stores, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(source_files, "_TICK_NS", 20_000_000)
     for number in range(3):
         write_texts(tmp_path / "texts", number, made_up_sentences(number, 80))
     time.sleep(0.05)  # else no digest is kept

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.stages.context import SilentReporter
+from rungwise.core.stages.stage import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.held_out import HeldOutSplit, choose_split, fraction_threshold
 from rungwise.corpus.building.range_builder import split_keys

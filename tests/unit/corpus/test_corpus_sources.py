@@ -12,9 +12,8 @@ import pytest
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.storage import known_digests
-from rungwise.core.storage.outside import hash_files
-from rungwise.core.storage.source_files import SourceFile, find_files
+from rungwise.core.storage import source_files
+from rungwise.core.storage.source_files import SourceFile, find_files, hash_files
 from rungwise.corpus.config import CorpusConfig, FileSource, identity, source_names
 from rungwise.corpus.files import input_digests, list_ranges, list_source_files
 
@@ -121,8 +120,8 @@ def test_a_large_file_is_hashed_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.fixture
 def blocks_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of which a block was hashed, on a machine that keeps digests after 20 ms."""
-    monkeypatch.setattr(known_digests, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(known_digests, "_TICK_NS", 20_000_000)
+    monkeypatch.setattr(source_files.stores, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(source_files, "_TICK_NS", 20_000_000)
     names: list[str] = []
     hash_block = SourceFile.block_digest
 
@@ -168,7 +167,7 @@ def test_a_digest_that_cannot_be_trusted_or_kept_is_computed(
     path = tmp_path / "a.txt"
     path.write_bytes(b"text")
     if fault == "changed just now":
-        monkeypatch.setattr(known_digests, "_TICK_NS", 3600 * 10**9)
+        monkeypatch.setattr(source_files, "_TICK_NS", 3600 * 10**9)
     elif fault == "no database":
         (tmp_path / "cache").mkdir()
         (tmp_path / "cache" / "sha256.sqlite").write_bytes(b"nonsense" * 1000)

@@ -14,7 +14,7 @@ from scipy import stats
 
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import claims as claim_comparisons
 from rungwise.evaluation.comparison.claims import (

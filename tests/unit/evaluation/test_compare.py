@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import read_runs
 from rungwise.evaluation.comparison.compare import compare_variants

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.context import Context
-from rungwise.core.storage import outside
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.core.storage.source_files import list_matching_files
 from rungwise.evaluation.suites import classifiers, measure, states
 from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
@@ -85,7 +85,7 @@ def test_a_static_vector_gets_what_the_most_frequent_sense_gets(folder: Path) ->
 
 
 def test_bounds_and_damaged_folders(folder: Path) -> None:
-    files = outside.list_matching_files([str(folder)], "measure.wsd.path")
+    files = list_matching_files([str(folder)], "measure.wsd.path")
     (word,) = states.read_words(files, 7)
     assert word.train.lines == [1, 9, 18, 26, 35, 43, 52]  # 60·i/7, rounded down
     (folder / "bank" / "test.gold.txt").write_text("0\n")
@@ -96,7 +96,7 @@ def test_bounds_and_damaged_folders(folder: Path) -> None:
         states.read_words(files, None)
     (folder / "bank" / "test.gold.txt").unlink()
     with pytest.raises(DataError, match=r"found no test\.gold\.txt"):
-        states.read_words(outside.list_matching_files([str(folder)], "measure.wsd.path"), None)
+        states.read_words(list_matching_files([str(folder)], "measure.wsd.path"), None)
 
 
 @pytest.mark.parametrize("planted", [0, 2])
@@ -115,7 +115,7 @@ def test_the_mix_finds_the_layer_with_the_classes(planted: int) -> None:
 
 def test_real_words_are_read(real_data: Path) -> None:
     path = str(real_data / "tasks" / "en" / "CoarseWSD-20")
-    words = states.read_words(outside.list_matching_files([path], "measure.wsd.path"), None)
+    words = states.read_words(list_matching_files([path], "measure.wsd.path"), None)
     assert {word.word: len(word.test.lines) for word in words} == {
         "apple": 1032, "bank": 455, "bass": 1391, "chair": 130, "crane": 157,
         "java": 1929, "mole": 206, "seal": 363, "spring": 457, "trunk": 77,

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import list_matching_files
+from rungwise.core.storage.source_files import list_matching_files
 from rungwise.evaluation.comparison.claims import compare, registered_claims
 from rungwise.evaluation.suites import language_models
 from rungwise.evaluation.suites.items import Items

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.summary import PerSplit
+from rungwise.core.stages.artifact import PerSplit
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.instances import shards

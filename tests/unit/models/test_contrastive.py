@@ -24,7 +24,7 @@ from rungwise.models.losses.sentences import (
     without_masked,
 )
 from rungwise.models.trained.encoders import MeanOfStates
-from rungwise.serving.hugging_face import export_model
+from rungwise.serving.export import export_model
 from rungwise.tasks.kinds.items import token_ids
 from rungwise.tokenizer import WordPieceConfig, special_ids, train
 from rungwise.training import parallel

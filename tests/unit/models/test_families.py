@@ -13,7 +13,7 @@ from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig, with_overrides
 from rungwise.core.errors import ConfigError
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import Batch
 from rungwise.instances.kind import Kind

@@ -12,8 +12,7 @@ from rungwise.core.configuration.overrides import load
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Stage, StageType
+from rungwise.core.stages.stage import Context, Stage, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary, describe_sources

@@ -13,7 +13,7 @@ from rich.console import Console
 from rungwise.__main__ import main
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import union_members
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites.base import ExpectedText
 from rungwise.evaluation.suites.language_models import (

@@ -17,8 +17,7 @@ from rungwise.core.configuration.overrides import with_overrides
 from rungwise.core.errors import ConfigError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import Stage
+from rungwise.core.stages.stage import Context, Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.pretrainings import SearchSummary, run_search
 from rungwise.pipeline.recipe import Recipe

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation import examples
 from rungwise.evaluation.comparison.summary import Estimate, PairedDifference

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rungwise.core.configuration.canonical import csv_bytes
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.wording import csv_bytes
 from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.summary import EvaluateSummary, TableSummary
 from rungwise.evaluation.statistics import Estimate

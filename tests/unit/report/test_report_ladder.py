@@ -10,7 +10,7 @@ import pytest
 from pydantic import create_model
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison.claims import ClaimsSummary
 from rungwise.evaluation.statistics import Estimate

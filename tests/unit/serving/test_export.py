@@ -15,8 +15,7 @@ from tokenizers import Tokenizer
 
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact, PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.arpa import read_arpa
@@ -25,9 +24,8 @@ from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.fitting import HERE, create_arrays
 from rungwise.pipeline.loading import find_built
-from rungwise.serving.export import write_pretrained
-from rungwise.serving.hugging_face.reading import FILES
-from rungwise.serving.hugging_face.writing import HUB_CARD
+from rungwise.serving.export import HUB_CARD, write_pretrained
+from rungwise.serving.importing import FILES
 from rungwise.tokenizer import (
     CLEAN_UP,
     CLS_ID,

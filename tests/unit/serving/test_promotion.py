@@ -17,7 +17,7 @@ from rungwise.__main__ import main
 from rungwise.core.errors import DataError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, TrackingRun
+from rungwise.core.stages.stage import Context, TrackingRun
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.comparison import errors
 from rungwise.evaluation.comparison.summary import (

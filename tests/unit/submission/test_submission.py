@@ -22,13 +22,12 @@ from hypothesis import strategies as st
 from ray._private.ray_constants import get_runtime_env_default_excludes
 from ray._private.runtime_env.packaging import create_package, get_uri_for_directory
 
+from rungwise import submission
 from rungwise.__main__ import main
 from rungwise.cluster.local import LocalCluster, save_cluster
-from rungwise.core import package_data
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.submission import job
-from rungwise.submission.job import MOST_BYTES, check_upload, list_files
-from rungwise.submission.submit import connect, find_server, follow
+from rungwise.pipeline import places
+from rungwise.submission import MOST_BYTES, check_upload, connect, find_server, follow, list_files
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.job_server import TOKEN, JobServer, job_server
 
@@ -222,7 +221,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, project: Path) -> I
 
 
 def created_uri(folder: Path) -> str:
-    excludes = [*get_runtime_env_default_excludes(), *job._LEFT_BY_RUNS]
+    excludes = [*get_runtime_env_default_excludes(), *submission._LEFT_BY_RUNS]
     return get_uri_for_directory(str(folder), True, excludes=excludes)
 
 
@@ -236,10 +235,10 @@ def test_a_folder_of_one_s_own_takes_the_package_along_and_no_root(
 ) -> None:
     if is_wheel:
         package = tmp_path / "site-packages" / "rungwise"
-        shutil.copytree(package_data.PACKAGE, package)
+        shutil.copytree(places.PACKAGE, package)
         shutil.copytree(REPOSITORY / "workflows", package / "workflows")
-        monkeypatch.setattr(package_data, "PACKAGE", package)
-        monkeypatch.setattr(job, "PACKAGE", package)
+        monkeypatch.setattr(places, "PACKAGE", package)
+        monkeypatch.setattr(submission, "PACKAGE", package)
     own = tmp_path / "own"
     for left in ("artifacts/corpus/x/a", "runs/mlflow.db", "runs/pretrain/w", "here/w"):
         (own / left).parent.mkdir(parents=True, exist_ok=True)
@@ -267,11 +266,11 @@ def test_an_archive_left_behind_is_named(project: Path, monkeypatch: pytest.Monk
         archive.writestr("en/words.txt", "sea\n")
     (project / ".rayignore").write_text("*.zip\n")
     override = "measure={a: {kind: similarity, path: words.zip/en/words.txt}}"
-    archived = job.load_job(str(project), "pretrain", "small.yaml", [override])
+    archived = submission.load_job(str(project), "pretrain", "small.yaml", [override])
     with pytest.raises(ConfigError, match=r"words\.zip is not uploaded"):
-        job.check_paths(archived, check_upload(project))
+        submission.check_paths(archived, check_upload(project))
     (project / ".rayignore").unlink()
-    assert job.check_paths(archived, check_upload(project)) == []
+    assert submission.check_paths(archived, check_upload(project)) == []
 
 
 def test_a_job_takes_the_folder_along_and_no_secret(
@@ -300,7 +299,7 @@ def test_a_new_head_is_given_time(cluster: JobServer, monkeypatch: pytest.Monkey
     cluster.not_yet = 2
     assert _submit("--no-wait") == 0
     assert len(cluster.submitted) == 1
-    monkeypatch.setattr("rungwise.submission.submit._START_SECONDS", 0.0)
+    monkeypatch.setattr("rungwise.submission._START_SECONDS", 0.0)
     cluster.not_yet = 2
     assert _submit("--no-wait") == 2
 
@@ -423,7 +422,7 @@ def test_a_log_is_written_once_however_often_the_line_breaks(
     capfd: pytest.CaptureFixture[str],
     cuts: list[int],
 ) -> None:
-    monkeypatch.setattr("rungwise.submission.submit._POLL_SECONDS", 0.0)
+    monkeypatch.setattr("rungwise.submission._POLL_SECONDS", 0.0)
     cluster.output = "".join(f"{number}ä\n" for number in range(100))[:200]
     cluster.cuts = list(cuts)
     cluster.job("small-1", "RUNNING")
@@ -443,7 +442,7 @@ def test_a_log_is_written_once_however_often_the_line_breaks(
 def test_a_server_that_comes_back_is_followed_on(
     cluster: JobServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("rungwise.submission.submit._POLL_SECONDS", 0.0)
+    monkeypatch.setattr("rungwise.submission._POLL_SECONDS", 0.0)
     client = connect(find_server(None))
     cluster.output = "all of it\n"
     cluster.job("small-1", "SUCCEEDED")
@@ -458,7 +457,7 @@ def test_a_server_that_comes_back_is_followed_on(
     monkeypatch.setattr(client, "get_job_info", fail_twice)
     follow(client, "small-1")
     assert capfd.readouterr().out == "all of it\n"
-    monkeypatch.setattr("rungwise.submission.submit.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("rungwise.submission.PATIENCE_SECONDS", 0.0)
     errors.append(requests.ConnectionError("away"))
     with pytest.raises(UserError, match="no longer answers"):
         follow(client, "small-1")

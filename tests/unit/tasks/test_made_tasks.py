@@ -13,7 +13,7 @@ import pytest
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.sentences import segment
 from rungwise.corpus.document import SCHEMA

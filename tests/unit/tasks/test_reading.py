@@ -11,7 +11,7 @@ from hypothesis import given
 from tokenizers import Tokenizer
 
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import SilentReporter
+from rungwise.core.stages.stage import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.characters import clean
 from rungwise.evaluation.suites.base import Rung

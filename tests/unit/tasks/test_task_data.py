@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.building import build_task
 from rungwise.tasks.config import FilesTaskConfig, split_files

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from rungwise.core.configuration.config import validate
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, check_task
 from rungwise.models.trained.generation import Sampling

@@ -21,7 +21,7 @@ import yaml
 from rungwise.commands.tasks import describe_data
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.outside import digest, list_matching_files
+from rungwise.core.storage.source_files import digest_matching_files, list_matching_files
 from rungwise.tasks.formats.base import read_bytes
 from rungwise.tasks.formats.guess import Guess, guess_format
 from tests.task_cases import FormatBlock, as_json, json_lines, read_content
@@ -233,7 +233,9 @@ def test_a_file_of_an_archive_is_the_file_itself(tmp_path: Path) -> None:
     )
     assert [f.name for f in every] == ["SST-2.zip/SST-2/dev.tsv", "SST-2.zip/SST-2/train.tsv"]
     assert [f.name for f in some] == ["SST-2.zip/SST-2/train.tsv"]
-    assert digest([f"{packed}/SST-2/dev.tsv"], "k") != digest([f"{packed}/SST-2/train.tsv"], "k")
+    assert digest_matching_files([f"{packed}/SST-2/dev.tsv"], "k") != digest_matching_files(
+        [f"{packed}/SST-2/train.tsv"], "k"
+    )
     with pytest.raises(ConfigError, match="no file matches"):
         list_matching_files([f"{packed}/SST-2/test.tsv"], "data.train")
     cut_off = packed.read_bytes()[:40]

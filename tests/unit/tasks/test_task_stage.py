@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.tasks.building import build_task
 from rungwise.tasks.config import input_digests

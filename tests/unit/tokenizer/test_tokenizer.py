@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.stages.stage import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tokenizer import (
     CLS_ID,

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.tokenizer import (
     SpecialIds,

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import SharedResults
+from rungwise.core.stages.artifact import Artifact, SharedResults
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusFile, CorpusSummary

@@ -19,9 +19,8 @@ import torch
 
 from rungwise.core.errors import RungwiseError
 from rungwise.core.storage.folder import Folder
-from rungwise.training import checkpoint, checkpoint_files
-from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.checkpoint_files import Checkpoint, CheckpointFiles, CheckpointRules
+from rungwise.training import checkpoint
+from rungwise.training.checkpoint import Checkpoint, CheckpointFiles, CheckpointRules, Checkpoints
 from rungwise.training.state import TensorPiece
 from rungwise.training.throughput import Progress
 
@@ -312,7 +311,7 @@ def test_in_every_order_of_two_attempts_what_was_saved_stays(
         store = place(tmp_path, patch)
         folder = store.folder
         HERE.attempt = None
-        patch.setattr(checkpoint_files.secrets, "randbits", draw_number)
+        patch.setattr(checkpoint.secrets, "randbits", draw_number)
         patch.setattr(checkpoint.threading, "Thread", Inline)
         save(begin(folder), 1)
         resumed = begin(folder)

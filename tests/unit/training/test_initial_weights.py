@@ -12,13 +12,13 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.stages.stage import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
-from rungwise.serving.hugging_face import export_model
+from rungwise.serving.export import export_model
 from rungwise.serving.importing import INITIAL_WEIGHTS, import_weights
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.initial import ImportConfig, check_initial, compare_tensors, load_initial

@@ -11,9 +11,8 @@ from rich.console import Console
 from rungwise.commands.run import gc
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
+from rungwise.core.stages.artifact import Artifact, Summary
 from rungwise.core.stages.stage import Stage, StageType, plan
-from rungwise.core.stages.summary import Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import runner
 from rungwise.training.config import GradientFit

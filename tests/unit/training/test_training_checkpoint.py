@@ -11,15 +11,13 @@ import torch
 from ray.train.v2._internal.execution.controller.state import ResizingState, RunningState
 from ray.train.v2._internal.execution.scaling_policy import ResizeDecision
 
-from rungwise.cluster.interface import find_interface
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.training import checkpoint
-from rungwise.training.checkpoint_files import Checkpoint
+from rungwise.training.checkpoint import Checkpoint, SaveRequests, request_saves
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers
-from rungwise.training.ray.gradient import SaveBeforeResize
-from rungwise.training.save_request import SaveRequests, request_saves
+from rungwise.training.ray.gradient import SaveBeforeResize, find_interface
 from rungwise.training.state import RunState
 from rungwise.training.throughput import Progress
 from tests.small_models import small_model

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from rungwise.core.errors import UserError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import PerSplit
+from rungwise.core.stages.artifact import Artifact, PerSplit
 from rungwise.instances.summary import InstancesSummary
 from rungwise.models.transformer.attention import StackedLinear
 from rungwise.training import step as training_step
@@ -78,7 +77,7 @@ def test_a_skipped_update_leaves_weights_and_moments_as_they_are(kind: Any) -> N
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter)
         before = state()
-        update(optimizers, torch.tensor(finite))
+        update(optimizers, torch.tensor(finite), kind().learning_rate)
         same = [torch.equal(a, b) for a, b in zip(before, state(), strict=False)]
         assert all(same) != finite
 

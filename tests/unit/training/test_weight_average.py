@@ -31,7 +31,7 @@ def averaged(average: dict[str, Any] | None, **changes: Any) -> Any:
 
 def of_every_step(output: Path) -> list[dict[str, np.ndarray]]:
     """The weights after each step, of a run that kept all its checkpoints."""
-    files = checkpoints_in(output / "checkpoints")._files
+    files = checkpoints_in(output / "checkpoints")
     saved = [files.tensors(each) for each in files.finished()]
     names = [name for name in saved[0].tensors if name.startswith("model/")]
     return [

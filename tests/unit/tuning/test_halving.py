@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rungwise.core.stages.context import SilentReporter
+from rungwise.core.stages.stage import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.tuning.running import SweepJob, new_record, play_rounds, train
 from rungwise.tuning.trials import (

@@ -9,7 +9,7 @@ from ray.exceptions import ActorDiedError
 
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import UserError
-from rungwise.core.stages.context import SilentReporter
+from rungwise.core.stages.stage import SilentReporter
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, finetune
 from rungwise.tuning.running import SweepJob, count_concurrent, run_trial, summarise

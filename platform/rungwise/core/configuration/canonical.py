@@ -1,8 +1,12 @@
-"""Plain data and canonical JSON: one text for one value, so that fingerprints are of values."""
+"""Plain data as text: canonical JSON, one text for one value, so that fingerprints are of values;
+and rows of tables as CSV."""
 
+import csv
 import hashlib
+import io
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rungwise.core.configuration.config import Config
@@ -50,3 +54,25 @@ def plain(value: Any) -> Any:
                 raise TypeError(f"keys must be strings, found {bad[0]!r}")
             return {key: plain(item) for key, item in value.items()}
     raise TypeError(f"{type(value).__name__} cannot be written exactly as JSON")
+
+
+_OPENS_FORMULA = ("=", "+", "-", "@", "\t", "\n")
+
+
+def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """A CSV file with the union of all keys as columns, in order of first appearance."""
+    text = io.StringIO(newline="")
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    if columns:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(map(_as_text, columns))
+        writer.writerows([_as_text(row.get(column, "")) for column in columns] for row in rows)
+    return text.getvalue().encode("utf-8")
+
+
+def _as_text(value: Any) -> Any:
+    """The value, a string with an apostrophe where a spreadsheet would run it as a formula."""
+    if not isinstance(value, str):
+        return value
+    value = value.replace("\r", " ")  # which the writer leaves without quotes, and ends a row
+    return f"'{value}" if value.startswith(_OPENS_FORMULA) else value

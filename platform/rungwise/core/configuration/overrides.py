@@ -240,9 +240,8 @@ def _refuse_contradictions(overrides: Mapping[str, Any]) -> None:
 def _keys_of_other_kinds(block: Any, types_here: list[Any], kind: Any) -> list[str]:
     """The keys of a block that only other kinds have. Validation reports keys that no kind has."""
     models = [each for each in types_here if blocks.is_block(each)]
-    own = {
-        name for each in models if kind in blocks.block_kinds(each) for name in each.model_fields
-    }
+    of_kind = [each for each in models if kind in blocks.block_kinds(each)]
+    own = {name for each in of_kind for name in each.model_fields}
     others = {name for each in models for name in each.model_fields} - own
     return [name for name in block if name in others] if own else []
 

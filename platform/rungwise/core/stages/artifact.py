@@ -1,21 +1,33 @@
-"""Artifacts: the folders that stages write. An artifact without a record is unfinished.
+"""Artifacts: the folders that stages write, with summaries. One without a record is unfinished.
 
     {root}/{stage}/{label}-{fingerprint}/
-        ...                 what the stage wrote
-        artifact.json       the record; written last, in one write
+        ...                         what the stage wrote
+        artifact.json               the record; written last, in one write
+        .shared.json                the results of `.shared` that it was made of
+    {root}/{stage}/.shared/{key}/   files that artifacts of a stage share, and a note, written last
 
 Artifacts are looked up by fingerprint; the label is only for people. Each file is checked against
 the record when it is read. A seal is a digest, which anybody can compute of an edited record.
+The record has the summary, of one class per stage, as JSON: adding or removing a field requires
+raising the version of the stage, unless a new field has a default that is true of older artifacts.
+
+A note is what a stage leaves for its next attempt or for others, checked before it is trusted. It
+has a digest of its own, and the digests and stamps (`Folder.stamp`) of the files that it marks as
+done. A file is hashed if it has another stamp; if it was changed, its work is done again.
 """
 
 import contextlib
 import json
+import logging
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import MappingProxyType
+from typing import Any, BinaryIO, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import DataError
@@ -129,7 +141,7 @@ def link_error(path: Path) -> DataError:
 
 def change_error(path: str, expected: str, digest: str) -> DataError:
     """Build the error for a file that differs from the record. It counts as modified now, so that
-    no note (notes.py) trusts the shared result that it may be a link of."""
+    no note trusts the shared result that it may be a link of."""
     with contextlib.suppress(OSError):
         os.utime(path)
     return DataError(
@@ -183,7 +195,10 @@ class Artifact:
                 raise DataError(f"{self.folder.path(name)} is not in the record; remove it")
 
 
-def describe_inputs(inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+Inputs = Mapping[str, Artifact]  # of a stage, by name
+
+
+def describe_inputs(inputs: Inputs) -> dict[str, Any]:
     return {
         name: {"stage": each.stage, "fingerprint": each.fingerprint, "digest": each.digest}
         for name, each in inputs.items()
@@ -250,9 +265,8 @@ def finish(folder: Folder, record: dict[str, Any], known: Mapping[str, str]) -> 
     record = {"format": RECORD_FORMAT, **record, "files": files}
     text = json.dumps(seal(record), indent=1, ensure_ascii=False, allow_nan=False)
     folder.write_bytes(RECORD, text.encode("utf-8"))
-    return Artifact(
-        record["stage"], record["fingerprint"], CheckedFolder.of(folder, record), record
-    )
+    checked = CheckedFolder.of(folder, record)
+    return Artifact(record["stage"], record["fingerprint"], checked, record)
 
 
 def delete(folder: Folder) -> None:
@@ -324,3 +338,143 @@ def at_or_below(folder: Folder) -> Artifact | None:
     """The artifact in a folder, or the newest one directly below it; None if there is neither."""
     root, _, stage = folder.uri.rpartition("/")
     return load(folder) or next(iter(list_artifacts(Folder.at(root), stage)), None)
+
+
+class SummaryPart(BaseModel):
+    """Base of summaries and their parts: frozen, refuses unknown fields."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), defer_build=True
+    )
+
+
+class Summary(SummaryPart):
+    """Base of every summary. `headline` is for the terminal. Only the runner uses `sha256` (of
+    files hashed where they were written) and `show` (files to log to the tracking server)."""
+
+    headline: str
+    sha256: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
+    show: tuple[str, ...] = Field(default=(), exclude=True, repr=False)
+
+    @property
+    def caution(self) -> str:
+        """The reason not to use the result, or "". A model with one gets no alias."""
+        return ""
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Self:
+        """Parse the summary of a finished stage. Raises DataError if it does not fit this class."""
+        summary = artifact.parsed.get(cls)
+        if summary is None:
+            try:
+                summary = cls.model_validate(artifact.record["summary"])
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"])
+                raise DataError(
+                    f"{artifact.folder.path(RECORD)} holds no {cls.__name__} "
+                    f"(summary.{where}: {first['msg'].lower()}); delete the folder to rebuild it"
+                ) from error
+            artifact.parsed[cls] = summary
+        return summary
+
+    def replace_summary(self, artifact: Artifact) -> Artifact:
+        """Return `artifact` with this summary instead of its own; writes nothing."""
+        record = {**artifact.record, "summary": self.model_dump(mode="json")}
+        changed = Artifact(artifact.stage, artifact.fingerprint, artifact.folder, record)
+        changed.parsed[type(self)] = self
+        return changed
+
+
+class PerSplit(SummaryPart):
+    """A count for each split of a corpus."""
+
+    train: int
+    validation: int
+
+    @classmethod
+    def sum_rows(cls, rows: Sequence[Any], unit: str) -> Self:
+        """Add up the field `unit` of rows of each split."""
+        counts = dict.fromkeys(cls.model_fields, 0)
+        for row in rows:
+            counts[row.split] += getattr(row, unit)
+        return cls(**counts)
+
+    @property
+    def total(self) -> int:
+        return self.train + self.validation
+
+
+logger = logging.getLogger(__name__)
+
+_NO_FILES: Mapping[str, str] = MappingProxyType({})
+
+
+def write_note(output: Folder, name: str, data: Any, files: Mapping[str, str] = _NO_FILES) -> None:
+    """Write a note of plain JSON data that marks `files`, sha256 by name, as done."""
+    marks = {file: [digest, output.stamp(file)] for file, digest in files.items()}
+    note = seal({"content": data, "files": marks})
+    output.write_bytes(name, json.dumps(note).encode())
+
+
+def read_note(output: Folder, name: str) -> Any:
+    """Return the content of a note; None if there is none, or it or a file of its was changed."""
+    try:
+        text = output.read_bytes(name)
+    except FileNotFoundError:
+        return None
+    try:
+        note = unseal(json.loads(text))
+        if all(
+            output.stamp(file) == stamp != "" or output.sha256(file) == digest
+            for file, (digest, stamp) in note["files"].items()
+        ):
+            return note["content"]
+    except (FileNotFoundError, ValueError, TypeError, RecursionError):
+        pass
+    logger.warning("%s or a file of its was damaged: its work is done again", output.path(name))
+    return None
+
+
+SHARED = ".shared"
+_NOTE = "note.json"
+_USED = ".shared.json"
+
+
+@dataclass(frozen=True)
+class SharedResults:
+    """The results in a folder, by key."""
+
+    folder: Folder
+
+    @classmethod
+    def beside(cls, artifact: Folder) -> "SharedResults":
+        """The results that the artifacts beside this one share."""
+        return cls(Folder(artifact.uri.rpartition("/")[0]) / SHARED)
+
+    def __getitem__(self, key: str) -> Folder:
+        return self.folder / key
+
+    def read(self, key: str) -> Any:
+        """Return the content of a result; None if there is none, or it is not whole."""
+        return read_note(self[key], _NOTE)
+
+    def write(self, key: str, content: Any, files: Mapping[str, str]) -> None:
+        """Mark a result of `files`, sha256 by name, as whole."""
+        write_note(self[key], _NOTE, content, files)
+
+    def find_used(self) -> dict[str, str]:
+        """Return all that artifacts beside this folder have noted by `note_used`."""
+        stage = Folder(self.folder.uri.rpartition("/")[0])
+        notes = (read_note(stage / name, _USED) for name in stage.subfolders())
+        return {part: key for used in notes if used for part, key in used.items()}
+
+    def find_unused(self) -> list[str]:
+        """Return the keys of results of which no artifact was made."""
+        keys = set(self.folder.subfolders())
+        return sorted(keys - set(self.find_used().values())) if keys else []
+
+
+def note_used(artifact: Folder, results: Mapping[str, str]) -> None:
+    """Note of which results an artifact was made: their keys, by a name for what is reused."""
+    write_note(artifact, _USED, dict(results))

@@ -35,7 +35,7 @@ class Board:
 
 
 class BoardReporter:
-    """A Reporter (context.py) that posts to the board; it is sent to workers with the config."""
+    """A Reporter (stage.py) that posts to the board; it is sent to workers with the config."""
 
     def __init__(self, board: Any, stage: str) -> None:
         self._board = board

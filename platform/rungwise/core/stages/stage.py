@@ -7,22 +7,74 @@
 The fingerprint hashes the stage's name and version, the identity part of its config, digests of
 the outside data it reads, and the fingerprints of its inputs. Raise `version` when a change of code
 changes the output. A title is for people, like the label, and names an input; no code parses it.
+
+The context says where a stage runs and whom it reports to: nothing there enters a fingerprint. A
+stage never writes to the terminal or to MLflow itself, so that a single process writes to each.
 """
 
+import os
+import pkgutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from rungwise.core.configuration.canonical import fingerprint, flatten, plain
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
+from rungwise.core.errors import list_first
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.summary import Summary
+from rungwise.core.stages.artifact import Artifact, Inputs, Summary
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import list_first
+
+
+class Reporter(Protocol):
+    """How a stage reports. Except for `flush`, calls return at once; none fails the stage."""
+
+    def began(self) -> None:
+        """Say that the stage works: its process has imported what it needs."""
+
+    def progress(self, done: float, total: float, **shown: float | str) -> None:
+        """Report `done` of `total` units; `shown` are values for the live line, such as loss."""
+
+    def metrics(self, values: dict[str, float], step: int, run: str | None = None) -> None:
+        """Add points to curves. `run` names a nested run (a trial, a seed); None is the stage."""
+
+    def nested(self, run: str, params: dict[str, Any], status: str = "RUNNING") -> None:
+        """Open (RUNNING) or close (FINISHED, FAILED, KILLED) a nested run with its parameters."""
+
+    def note(self, message: str) -> None:
+        """Show the user one line, such as a warning about an unexpected initial loss."""
+
+    def flush(self) -> None:
+        """Wait until everything this process has reported has arrived. Call it last."""
+
+
+class SilentReporter(Reporter):
+    """Discards reports: for tests and for calling a stage as a plain function."""
+
+
+@dataclass(frozen=True)
+class TrackingRun:
+    """The MLflow run of a stage in the driver, and its `page` in the run of the whole recipe."""
+
+    uri: str
+    run_id: str
+    page: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a stage runs and whom it tells. `recipe` is the whole recipe with all blocks
+    resolved; `tracking` is set only for stages in the driver. `trains_here`: the stage's task holds
+    the CPUs of its only worker, and trains itself."""
+
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    report: Reporter = field(default_factory=SilentReporter)
+    tracking: TrackingRun | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    trains_here: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +107,24 @@ StageConfigT = TypeVar("StageConfigT", bound=Config)
 SummaryT = TypeVar("SummaryT", bound=Summary)
 Place = Literal["task", "driver"]
 Trunk = tuple[str, int]  # what the work of several stages begins with, and how much of it one does
+
+
+@dataclass(frozen=True)
+class LazyFunction:
+    """Calls the function at `place`, "package.module:function", imported by the process that calls.
+
+    What builds a stage takes seconds to import, which a plan does not need.
+    """
+
+    place: str
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return import_function(self)(*arguments, **options)
+
+
+def import_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Import and return the function that a LazyFunction stands for; return any other as it is."""
+    return pkgutil.resolve_name(function.place) if isinstance(function, LazyFunction) else function
 
 
 @dataclass(frozen=True)
@@ -187,9 +257,8 @@ def plan(stages: Sequence[Stage], root: Folder, label: str) -> list[Planned]:
 
 def _reason(stage: Stage, finished: Sequence[Artifact]) -> str:
     """Say what changed since the closest build of this title in `finished`."""
-    facts = [
-        each.record["facts"] for each in finished if each.record.get("title") == stage.display_name
-    ]
+    records, title = [each.record for each in finished], stage.display_name
+    facts = [record["facts"] for record in records if record.get("title") == title]
     if not facts:
         return "first run"
     changes = min((_changes(before, stage.facts) for before in facts), key=len)
@@ -210,3 +279,18 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             short = [text if len(text) <= 40 else text[:37] + "..." for text in texts]
             changes.append(f"{key.removeprefix('config.')} {' -> '.join(short)}")
     return changes
+
+
+def run_stage(run: Any, config: Any, inputs: Inputs, output: Folder, context: Context) -> Summary:
+    """Run a stage in a Ray task, whose process imports this module and the function's."""
+    function = import_function(run)
+    # Ray puts the threads of the task's CPUs into the environment; PyTorch may have read those of
+    # an earlier stage of this process.
+    threads, torch = os.environ.get("OMP_NUM_THREADS"), sys.modules.get("torch")
+    if threads and torch is not None:
+        torch.set_num_threads(int(threads))
+    context.report.began()
+    try:
+        return function(config, inputs, output, context)
+    finally:
+        context.report.flush()

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fsspec.archive import AbstractArchiveFileSystem
 
-from rungwise.core.errors import ConfigError, DataError, UserError
-from rungwise.core.storage.store_errors import DISK_IS_FULL
+from rungwise.core.errors import DISK_IS_FULL, ConfigError, DataError, UserError
 
 if TYPE_CHECKING:
     from httpx2 import Request, Response

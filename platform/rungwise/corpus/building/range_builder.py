@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.randomness import mix
-from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.corpus.building.held_out import can_be_cut
 from rungwise.corpus.cleaning import duplicates
 from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, clean, clean_all

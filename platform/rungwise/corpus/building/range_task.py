@@ -1,7 +1,7 @@
 """Process one range: read it to staged files, then write its shards, of the training split first.
 
 What a range gives depends on nothing but its text and what the comparison with other ranges
-(stage.py) says of it, and is a shared result (core/stages/notes.py), which a stage that was
+(stage.py) says of it, and is a shared result (core/stages/artifact.py), which a stage that was
 killed, or of a corpus that has grown, finds again. In the artifact, the number of the range follows
 the split in a shard's name."""
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc  # type checkers miss functions made at run time
 import pyarrow.parquet as pq
 
 from rungwise.core.configuration.canonical import fingerprint
-from rungwise.core.stages.notes import SharedResults
+from rungwise.core.stages.artifact import SharedResults
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.corpus.building.held_out import HeldOutSplit, split_documents
 from rungwise.corpus.building.range_builder import (

@@ -30,8 +30,8 @@ from rungwise.cluster.tasks import (
     unite,
 )
 from rungwise.core.errors import DataError
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.notes import SharedResults, note_used
+from rungwise.core.stages.artifact import SharedResults, note_used
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.held_out import choose_split, fraction_threshold
 from rungwise.corpus.building.range_task import NO_POSITIONS, STAGING, PositionFiles, RangeTask

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rungwise.core.storage.object_store import file_on_disk, is_mappable
+from rungwise.core.storage.folder import file_on_disk, is_mappable
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.config import ArrowSource, JsonLinesSource, ParquetSource
 from rungwise.corpus.document import RawDocument

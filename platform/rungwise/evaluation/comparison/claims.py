@@ -16,14 +16,11 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.core.configuration.canonical import fingerprint
+from rungwise.core.configuration.canonical import csv_bytes, fingerprint
 from rungwise.core.configuration.config import Config, validate
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
-from rungwise.core.stages.summary import Summary, SummaryPart
+from rungwise.core.stages.artifact import Artifact, Summary, SummaryPart
+from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes
 from rungwise.evaluation.comparison.errors import run_sums
 from rungwise.evaluation.comparison.summary import EvaluateSummary, independent_scores
 from rungwise.evaluation.statistics import Contrast, Error, Estimate, combine, holm, leave_one_out

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.errors import DataError, UserError, find_user_error
-from rungwise.core.stages.artifact import Artifact, chain
-from rungwise.core.stages.context import Context, Reporter
-from rungwise.core.stages.notes import read_note, write_note
+from rungwise.core.stages.artifact import Artifact, Inputs, chain, read_note, write_note
+from rungwise.core.stages.stage import Context, Reporter
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.cleaning.overlap import find_texts
 from rungwise.corpus.summary import CORPORA, read_split
@@ -41,7 +40,6 @@ from rungwise.training.summary import PretrainSummary
 from rungwise.training.tensor_files import MODEL, load_tensors, save_tensors
 from rungwise.tuning.trials import SweepSummary
 
-Inputs = Mapping[str, Artifact]  # of the stage
 RUN = 8  # words: an example stands in a text if all its runs of so many do
 _SCRATCH = ".seeds"
 

@@ -12,15 +12,12 @@ import numpy as np
 import yaml
 from pydantic import Field, model_validator
 
+from rungwise.core.configuration.canonical import csv_bytes
 from rungwise.core.configuration.config import Config, validate
-from rungwise.core.errors import ConfigError
-from rungwise.core.lazy import LazyFunction
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType, Title
-from rungwise.core.stages.summary import Summary, SummaryPart
+from rungwise.core.errors import ConfigError, format_count
+from rungwise.core.stages.artifact import Artifact, Summary, SummaryPart
+from rungwise.core.stages.stage import Context, LazyFunction, StageType, Title
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import csv_bytes, format_count
 from rungwise.evaluation.statistics import Agreement, Difference, Estimate, holm, sign_agreement
 from rungwise.finetune import FinetuneConfig
 from rungwise.tasks.kinds.examples import ExampleCounts, Kind

@@ -14,13 +14,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Reporter
-from rungwise.core.storage import outside
-from rungwise.core.storage.outside import Paths
-from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.storage.store_errors import explain_connection_errors
+from rungwise.core.stages.stage import Reporter
+from rungwise.core.storage.source_files import (
+    Paths,
+    SourceFile,
+    digest_matching_files,
+    list_matching_files,
+)
 from rungwise.core.tokens import SpecialIds
 from rungwise.corpus.document import Document, read_documents
 from rungwise.corpus.summary import CorpusSummary
@@ -295,7 +297,7 @@ class Suite(Config):
     def outside(self, key: str) -> dict[str, Any]:
         """Digests of the files it reads."""
         return {
-            name: outside.digest(paths, f"{key}.{name}")
+            name: digest_matching_files(paths, f"{key}.{name}")
             for name in self.reads
             if (paths := getattr(self, name)) is not None
         }
@@ -313,7 +315,7 @@ def read_examples(
     """Read the examples of all files in a format of tasks, each named by file and line. Raises
     DataError, naming `key`, for data that cannot be used."""
     examples: list[Any] = []
-    for file in outside.list_matching_files(paths, key):
+    for file in list_matching_files(paths, key):
         with explain_connection_errors(file.uri, key):
             try:
                 examples += form.read(file, split, counts)
@@ -327,7 +329,7 @@ def read_lines(
     paths: Paths, key: str, endings: tuple[str, ...] = ("",)
 ) -> Iterator[tuple[SourceFile, int, str]]:
     """Yield (file, number from 1, line) for the lines of all files whose names end so."""
-    for file in outside.list_matching_files(paths, key):
+    for file in list_matching_files(paths, key):
         if not file.name.endswith(endings):
             continue
         with explain_connection_errors(file.uri, key):

@@ -25,8 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import Summary, SummaryPart
+from rungwise.core.stages.artifact import Artifact, Summary, SummaryPart
 from rungwise.evaluation.statistics import Contrast, Error, Estimate, Range, combine, leave_one_out
 
 _RESAMPLES = 2000

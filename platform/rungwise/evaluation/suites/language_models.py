@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import Paths
+from rungwise.core.storage.source_files import Paths
 from rungwise.corpus.document import Document
 from rungwise.evaluation.suites import base
 from rungwise.evaluation.suites.items import Items, SuiteScore

@@ -8,8 +8,7 @@ from pydantic import Field
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
-from rungwise.core.stages.stage import StageType
+from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage.folder import Folder
 from rungwise.evaluation.suites import language_models, states, vectors
 from rungwise.evaluation.suites.base import Rung

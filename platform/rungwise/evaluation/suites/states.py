@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core.errors import DataError
-from rungwise.core.storage import outside
-from rungwise.core.storage.outside import Paths
-from rungwise.core.storage.source_files import SourceFile
+from rungwise.core.storage.source_files import Paths, SourceFile, list_matching_files
 from rungwise.evaluation.suites import base, classifiers
 from rungwise.evaluation.suites.classifiers import Classes
 from rungwise.evaluation.suites.items import Items
@@ -243,7 +241,7 @@ class SensesSuite(_Senses, base.FileSuite):
     kind: Literal["senses"] = "senses"
 
     def words(self, rung: base.Rung, name: str) -> list[AmbiguousWord]:
-        files = outside.list_matching_files(self.path, f"measure.{name}.path")
+        files = list_matching_files(self.path, f"measure.{name}.path")
         return read_words(files, self.sentences_per_word)
 
 

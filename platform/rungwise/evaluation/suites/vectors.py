@@ -19,10 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import Paths, list_matching_files
-from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.storage.store_errors import explain_connection_errors
+from rungwise.core.errors import DataError, explain_connection_errors
+from rungwise.core.storage.source_files import Paths, SourceFile, list_matching_files
 from rungwise.corpus.summary import count_units
 from rungwise.evaluation.suites import base, classifiers
 from rungwise.evaluation.suites.items import Items

@@ -24,8 +24,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.errors import format_count
 from rungwise.core.tokens import SpecialIds
-from rungwise.core.wording import format_count
 from rungwise.instances.batch import TextPairs
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums

@@ -33,8 +33,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.errors import BlockError
-from rungwise.core.wording import format_count
+from rungwise.core.errors import BlockError, format_count
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.families.bidirectional import reverse_places, row_lengths
 from rungwise.models.family import StatefulFamily, Steps

@@ -41,7 +41,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rungwise.core.wording import format_count
+from rungwise.core.errors import format_count
 from rungwise.instances.batch import CausalBatch, DocumentRows
 from rungwise.models.family import StatefulFamily, Steps
 from rungwise.models.losses.cross_entropy import TokenSums

@@ -30,9 +30,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from rungwise.core.errors import BlockError, ConfigError
+from rungwise.core.errors import BlockError, ConfigError, format_count
 from rungwise.core.tokens import SpecialIds
-from rungwise.core.wording import format_count
 from rungwise.models.counterpart import Architecture, Counterpart, SentenceModule
 from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.objectives import Objective

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.randomness import uniform
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.formats.base import DROPPED, join_names, quote, suggest
 from rungwise.tasks.interface import KINDS, task_kind

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from rungwise.core.errors import ConfigError, DataError
+from rungwise.core.errors import ConfigError, DataError, format_count
 from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import TokenisedText
-from rungwise.core.wording import format_count
 from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument

@@ -10,10 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, field_validator
 
 from rungwise.core.configuration.config import Config
-from rungwise.core.errors import DataError
-from rungwise.core.storage.outside import refuse_bomb
-from rungwise.core.storage.source_files import SourceFile
-from rungwise.core.wording import list_first
+from rungwise.core.errors import DataError, list_first
+from rungwise.core.storage.source_files import SourceFile, refuse_bomb
 from rungwise.corpus.config import DETECT, has_ascii_breaks
 from rungwise.corpus.readers.streams import UnsoundError, read_pieces
 from rungwise.tasks.kinds.examples import Damage, Example, Kind, check_encodable

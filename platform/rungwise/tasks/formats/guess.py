@@ -10,9 +10,8 @@ from typing import Any
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.errors import ConfigError, DataError
-from rungwise.core.storage.object_store import is_remote
-from rungwise.core.storage.outside import list_matching_files
-from rungwise.core.storage.source_files import SourceFile, split_of_path
+from rungwise.core.storage.folder import is_remote
+from rungwise.core.storage.source_files import SourceFile, list_matching_files, split_of_path
 from rungwise.corpus.cleaning.characters import describe_lost_characters
 from rungwise.corpus.guesses import decode
 from rungwise.corpus.readers.streams import archive_kind

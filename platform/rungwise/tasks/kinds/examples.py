@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rungwise.core.errors import DataError
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.summary import PerSplit, Summary
+from rungwise.core.stages.artifact import Artifact, PerSplit, Summary
 from rungwise.core.storage.folder import Folder
 from rungwise.tokenizer.mask_units import find_blanks
 

@@ -4,42 +4,38 @@ Checkpoints are our own (checkpoint.py): a report to Ray Train waits for its con
 its snapshot is tied to a run's name, and the loop must also run without Ray.
 """
 
+import ipaddress
 import itertools
+import os
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import psutil
+import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig, get_preemption_info
-from ray.train.torch import TorchTrainer, get_device
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
-from rungwise.cluster.interface import NodeAddressTorchConfig
 from rungwise.cluster.session import shared_scratch
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError, UserError
-from rungwise.core.stages.artifact import Artifact, list_artifacts
-from rungwise.core.stages.context import Context
+from rungwise.core.stages.artifact import Artifact, Inputs, list_artifacts
+from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.summary import read_kind
 from rungwise.models.device import return_freed_memory, use_threads
-from rungwise.ray_private import ControllerCallback, ResizingState
-from rungwise.training.checkpoint import Checkpoints
-from rungwise.training.checkpoint_files import CheckpointRules
+from rungwise.ray_private import ControllerCallback, ResizingState, TorchBackend
+from rungwise.training import checkpoint
+from rungwise.training import initial as start
+from rungwise.training.checkpoint import CheckpointRules, Checkpoints, SaveRequests
 from rungwise.training.config import GradientFit
 from rungwise.training.feed import DataPhase, count_epochs, list_turns, rows_per_epoch
 from rungwise.training.fit_config import BESIDE, check_rows, find_earlier
-from rungwise.training.initial import (
-    INITIAL,
-    build_model,
-    check_initial,
-    compare_tensors,
-    fixes_vectors,
-    start_model,
-)
 from rungwise.training.loop import train, uses_bfloat16
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.pretrained import put_beside
-from rungwise.training.save_request import SCRATCH, SaveRequests, drop_requests, request_saves
 from rungwise.training.summary import Attempt, GradientRun, PretrainSummary, Prolonged, ReadLength
 from rungwise.training.throughput import COUNTING_RULE, Costs, Progress, device_name, totals
 
@@ -55,15 +51,11 @@ class RunOutcome:
 
 
 def summarise(
-    config: GradientFit,
-    turns: Sequence[DataPhase],
-    initial: Artifact | None,
-    outcome: RunOutcome,
-    context: Context,
+    config: GradientFit, run: "Run", outcome: RunOutcome, compute: ComputeConfig
 ) -> PretrainSummary:
     settings, objective, progress = config.pretrain, config.objective, outcome.progress
-    compute, instances = context.compute, turns[-1].summary
-    model = build_model(config, instances.vocab_size, meta=True)
+    turns, initial, instances = run.turns, run.initial, run.turns[-1].summary
+    model = start.build_model(config, instances.vocab_size, meta=True)
     parameters = sum(p.numel() for p in model.parameters())
     first, last = progress.validation[0], progress.validation[-1]
     part, pair = objective.tokens, objective.pair
@@ -81,7 +73,7 @@ def summarise(
         unigram_loss=instances.unigram_loss,
         final=last,
         seconds=progress.seconds,
-        began_with=compare_tensors(model, initial) if initial else None,
+        began_with=start.compare_tensors(model, initial) if initial else None,
         gradient=GradientRun(
             steps=progress.step,
             history=tuple(progress.history),
@@ -133,7 +125,7 @@ class SaveBeforeResize(ControllerCallback):
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
         if isinstance(current_state, ResizingState):
-            request_saves([self._scratch])
+            checkpoint.request_saves([self._scratch])
 
 
 _USER_ERROR = "user-error.txt"
@@ -153,17 +145,17 @@ class Run:
 
 
 def pretrain_by_gradient(
-    config: GradientFit, inputs: dict[str, Artifact], output: Folder, context: Context
+    config: GradientFit, inputs: Inputs, output: Folder, context: Context
 ) -> PretrainSummary:
     """Train until the end and write `model.safetensors`. Raises UserError if the instances do not
     fit the model or the loss is not finite."""
     check_fit(config, inputs, context.compute)
     run = plan_run(config, inputs, output, context.compute)
     outcome = (_fit_here if context.trains_here else _fit)(config, run, context)
-    return summarise(config, run.turns, run.initial, outcome, context)
+    return summarise(config, run, outcome, context.compute)
 
 
-def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: ComputeConfig) -> None:
+def check_fit(config: GradientFit, inputs: Inputs, compute: ComputeConfig) -> None:
     """Raise UserError if instances, workers or initial weights do not fit this model."""
     run, whole = config, config.pretrain
     whole.check(config.model, compute)
@@ -197,15 +189,13 @@ def check_fit(config: GradientFit, inputs: Mapping[str, Artifact], compute: Comp
                 "take part; raise pretrain.validation_instances or corpus.held_out_fraction, or "
                 "lower the workers"
             )
-        if INITIAL in inputs:
-            check_initial(run, inputs[INITIAL], turn.instances)
+        if start.INITIAL in inputs:
+            start.check_initial(run, inputs[start.INITIAL], turn.instances)
 
 
-def plan_run(
-    config: GradientFit, inputs: Mapping[str, Artifact], output: Folder, compute: ComputeConfig
-) -> Run:
+def plan_run(config: GradientFit, inputs: Inputs, output: Folder, compute: ComputeConfig) -> Run:
     """Resolve what the workers need, and find the finished run to continue from, if any."""
-    turns, initial = list_turns(inputs, config.pretrain), inputs.get(INITIAL)
+    turns, initial = list_turns(inputs, config.pretrain), inputs.get(start.INITIAL)
     shared = config.pretrain.shared_steps
     root, stage, _ = output.uri.rsplit("/", 2)
     # Do not even look at other runs if there is nothing to share.
@@ -230,10 +220,10 @@ def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     resources = {"CPU": compute.cpus_per_worker}
     if compute.gpus_per_worker:
         resources["GPU"] = compute.gpus_per_worker
-    with shared_scratch(run.output, SCRATCH) as path:
+    with shared_scratch(run.output, checkpoint.SCRATCH) as path:
         scratch = Folder.at(path)
         scratch.remove(_USER_ERROR)
-        drop_requests([scratch])
+        checkpoint.drop_requests([scratch])
         result = TorchTrainer(
             lambda: _work(config, run, context, scratch),
             torch_config=NodeAddressTorchConfig(),
@@ -260,9 +250,9 @@ def _fit(config: GradientFit, run: Run, context: Context) -> RunOutcome:
 
 def _fit_here(config: GradientFit, run: Run, context: Context) -> RunOutcome:
     """Train in this process, the only worker, by Ray Train's local mode."""
-    with shared_scratch(run.output, SCRATCH) as path:
+    with shared_scratch(run.output, checkpoint.SCRATCH) as path:
         scratch = Folder.at(path)
-        drop_requests([scratch])
+        checkpoint.drop_requests([scratch])
         trainer = TorchTrainer(
             lambda: _train(config, run, context, lambda group: SaveRequests(scratch, group.leads)),
             scaling_config=ScalingConfig(num_workers=0),
@@ -284,7 +274,6 @@ def _work(
     config: GradientFit, run: Run, context: Context, scratch: Folder
 ) -> RunOutcome | UserError:
     """Train on this worker. Returns the UserError of an earlier attempt, which would fail again."""
-
     if scratch.exists(_USER_ERROR):
         return UserError(scratch.read_bytes(_USER_ERROR).decode())
     try:
@@ -329,8 +318,8 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
             f"{batch} streams are of equal length"
         )
     # The others receive the leader's weights; a checkpoint of this run replaces them.
-    initial = run.initial if worker.group.leads or fixes_vectors(run.initial) else None
-    model, carried, first_loss = start_model(config, run.turns[0].instances, initial)
+    initial = run.initial if worker.group.leads or start.fixes_vectors(run.initial) else None
+    model, carried, first_loss = start.start_model(config, run.turns[0].instances, initial)
     checkpoints = Checkpoints(run.checkpoints, worker.group)
     if run.beside:
         put_beside(model, run.beside, summary.special)
@@ -340,3 +329,45 @@ def pretrain(config: GradientFit, run: Run, worker: Worker) -> tuple[Progress, C
     if worker.group.leads:
         checkpoints.export_model(run.output, carried)
     return progress, costs
+
+
+_INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
+
+
+@dataclass
+class NodeAddressTorchConfig(TorchConfig):
+    """Ray Train's TorchConfig, which makes gloo listen on the address by which Ray knows a node. By
+    default it is that of the host's name, often 127.0.0.1 or 127.0.1.1, which other nodes cannot
+    reach. An interface's name differs between nodes, so each worker looks it up before they
+    connect."""
+
+    @property
+    def backend_cls(self) -> type[TorchBackend]:
+        return _Backend
+
+
+class _Backend(TorchBackend):
+    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        worker_group.execute(choose_interface)
+        super().on_start(worker_group, backend_config)
+
+
+def choose_interface() -> None:
+    """Set this process's GLOO_SOCKET_IFNAME unless the user has set it."""
+    if _INTERFACE_VARIABLE not in os.environ and (
+        name := find_interface(ray.util.get_node_ip_address())
+    ):
+        os.environ[_INTERFACE_VARIABLE] = name
+
+
+def find_interface(address: str) -> str | None:
+    """The network interface with this address; loopback owns 127.0.0.0/8 but lists one address."""
+    by_address = {
+        entry.address.partition("%")[0]: name
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family in (socket.AF_INET, socket.AF_INET6)
+    }
+    if address not in by_address and ipaddress.ip_address(address).is_loopback:
+        return by_address.get("127.0.0.1")
+    return by_address.get(address)

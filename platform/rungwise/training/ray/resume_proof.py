@@ -29,14 +29,12 @@ from rungwise.cluster.environment import set_environment
 from rungwise.cluster.session import session
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
-from rungwise.core.errors import UserError
+from rungwise.core.errors import UserError, format_count
 from rungwise.core.stages import artifact as artifacts
-from rungwise.core.stages.artifact import Artifact
-from rungwise.core.stages.context import Context, SilentReporter
+from rungwise.core.stages.artifact import Artifact, SummaryPart
 from rungwise.core.stages.provenance import provenance
-from rungwise.core.stages.summary import SummaryPart
+from rungwise.core.stages.stage import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.core.wording import format_count
 from rungwise.instances.summary import InstancesSummary
 from rungwise.training.config import FitConfig, GradientFit
 from rungwise.training.feed import is_read, rows_per_epoch

@@ -1,1 +1,0 @@
-"""Jobs on a cluster: check what is uploaded, submit it and follow its log."""
