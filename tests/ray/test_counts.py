@@ -16,7 +16,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
-from rungwise.models.families.arpa import arpa_lines, name_tokens
+from rungwise.models.families.ngram import arpa_lines, name_tokens
 from rungwise.serving.importing import import_weights
 from rungwise.tokenizer.token_stage import TokensRow, TokensSummary
 from rungwise.tokenizer.token_text import write_tokens

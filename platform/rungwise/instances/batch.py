@@ -79,7 +79,7 @@ class Batch(ABC, Generic[ArrayT]):
 
 def document_starts(document_BT: Ints, lengths_B: Ints) -> NDArray[np.int32]:
     """Where documents begin in the concatenated rows, and their end: the `Documents` of
-    attention.py. Padding, from `lengths_B` on, is a document of its own."""
+    block.py. Padding, from `lengths_B` on, is a document of its own."""
     opens_BT = np.diff(document_BT, axis=1, prepend=-1) != 0
     padded = np.flatnonzero(lengths_B < document_BT.shape[1])
     opens_BT[padded, lengths_B[padded]] = True

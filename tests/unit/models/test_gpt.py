@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.families.gpt import Gpt, GptConfig
-from rungwise.models.transformer.attention import Boundaries
+from rungwise.models.transformer.block import Boundaries
 from tests.small_models import (
     CAUSAL_KINDS,
     VOCAB_SIZE,

@@ -40,8 +40,11 @@ from rungwise.models.losses.objectives import (
 from rungwise.models.losses.sentences import TEXT_VECTORS
 from rungwise.models.trained.encoders import LayeredEncoder, MeanOfStates
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
-from rungwise.models.transformer.attention import WHOLE, Activation, Boundaries, Norm
 from rungwise.models.transformer.block import (
+    WHOLE,
+    Activation,
+    Boundaries,
+    Norm,
     Transformer,
     initialise,
     look_up_positions,

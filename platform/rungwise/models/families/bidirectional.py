@@ -26,8 +26,9 @@ from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import BIDIRECTIONAL, Objective
 from rungwise.models.trained.language_models import TwoDirectionModel
-from rungwise.models.transformer.attention import WHOLE, Boundaries
 from rungwise.models.transformer.block import (
+    WHOLE,
+    Boundaries,
     Transformer,
     gather_positions,
     initialise,

@@ -31,8 +31,7 @@ from rungwise.models.family import LayeredFamily
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import CAUSAL, BatchShapes, Meaning, Objective, Part
 from rungwise.models.trained.encoders import MeanOfStates
-from rungwise.models.transformer.attention import real_places
-from rungwise.models.transformer.block import draw_uniform, run_cells
+from rungwise.models.transformer.block import draw_uniform, real_places, run_cells
 from rungwise.models.transformer.body import Body, TokenOutput
 
 TRANSLATION = dataclasses.replace(

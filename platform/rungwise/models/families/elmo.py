@@ -41,8 +41,7 @@ from rungwise.models.family import StatefulFamily, Steps
 from rungwise.models.losses.cross_entropy import at_least_float32
 from rungwise.models.losses.objectives import BILM, Objective
 from rungwise.models.trained.encoders import LayeredEncoder
-from rungwise.models.transformer.attention import WHOLE, Boundaries
-from rungwise.models.transformer.block import gather_positions
+from rungwise.models.transformer.block import WHOLE, Boundaries, gather_positions
 from rungwise.models.transformer.body import Body, NextTokenModel
 
 BEGIN_TEXT, END_TEXT, BEGIN_WORD, END_WORD, PADDING = range(256, 261)

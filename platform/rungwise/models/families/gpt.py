@@ -24,8 +24,13 @@ from rungwise.models.counterpart import Architecture, Counterpart
 from rungwise.models.family import TransformerFamily
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.trained.language_models import CausalModel
-from rungwise.models.transformer.attention import WHOLE, Boundaries
-from rungwise.models.transformer.block import Transformer, initialise, look_up_positions
+from rungwise.models.transformer.block import (
+    WHOLE,
+    Boundaries,
+    Transformer,
+    initialise,
+    look_up_positions,
+)
 from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
 
 

@@ -18,8 +18,7 @@ from rungwise.core.errors import BlockError, ConfigError
 from rungwise.models.counterpart import Architecture, Counterpart, read_rotary_base
 from rungwise.models.families.gpt import DecoderFamily
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.transformer.attention import Activation, Layer
-from rungwise.models.transformer.block import Transformer, initialise
+from rungwise.models.transformer.block import Activation, Layer, Transformer, initialise
 from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
 
 

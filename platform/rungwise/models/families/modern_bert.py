@@ -23,8 +23,7 @@ from rungwise.models.families.bert import LEFT_TO_RIGHT, EncoderFamily, MlmHead,
 from rungwise.models.losses.masked_variants import HYBRID, REPLACED_TOKENS, SPAN_DENOISING
 from rungwise.models.losses.objectives import MLM, Objective
 from rungwise.models.losses.sentences import TEXT_VECTORS
-from rungwise.models.transformer.attention import Activation, Layer
-from rungwise.models.transformer.block import Transformer, initialise
+from rungwise.models.transformer.block import Activation, Layer, Transformer, initialise
 from rungwise.models.transformer.body import TransformerBody
 
 

@@ -3,23 +3,243 @@
     documents ──> counts of n-grams ──> modified Kneser-Ney ──> P(token | n - 1 tokens before)
 
 Each document starts a new context, like a line in kenlm; n-grams inside it may cross sentence ends.
+
+ARPA files (SRILM, kenlm) have log10 of the probability of each n-gram and of the back-off weight of
+each context. <s> starts a sentence and is never predicted, </s> ends it, <unk> stands for any
+unknown word.
+
+N n-grams, n words of each, V vocabulary
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from rungwise.core.errors import ConfigError
+from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models import ngram_model as ngram_tables
-from rungwise.models.families.arpa import FILE, arpa_lines, name_tokens, read_arpa
 from rungwise.models.families.kneser_ney import Smoothing, estimate_tensors
 from rungwise.models.family import Family, Size
 from rungwise.models.fitting import Create, Parts, Tasks, TextFile, Weights
 from rungwise.models.losses.objectives import CAUSAL, Objective
-from rungwise.models.ngram_model import NgramLanguageModel, Table
+from rungwise.models.ngram_model import Floats, NgramLanguageModel, Table, find_ngrams
+
+FILE = "model.arpa"
+START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+_NEVER = -99.0  # stands for log10 of 0
+_LN_10 = math.log(10)
+_TOLERANCE = 0.01  # of the sum of the probabilities of single words
+
+
+def name_tokens(words: Sequence[str], special: SpecialIds) -> list[str]:
+    """Return the word in the file of each token; [UNK] is <unk> unless a token is spelt so."""
+    names = [*words]
+    start, end = special.require("cls", "end")
+    names[start], names[end] = START, END
+    if special.unk is not None and UNKNOWN not in names:
+        names[special.unk] = UNKNOWN
+    return names
+
+
+def arpa_lines(model: NgramLanguageModel, words: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the file; `words` holds the word of each id, START and END included.
+    Raises DataError for a word that contains blanks or occurs twice."""
+    for word in words:
+        if len(word.split()) != 1:
+            raise DataError(
+                f"expected words without blanks for an ARPA file, found {word!r}; give the n-gram "
+                "model a tokenizer whose tokens have none"
+            )
+    if len(set(words)) < len(words):
+        twice = next(word for n, word in enumerate(words) if word in words[:n])
+        raise DataError(f"expected each word once for an ARPA file, found {twice!r} twice")
+    yield "\\data\\"
+    for order, values in enumerate(model.ngram_log_probabilities, start=1):
+        yield f"ngram {order}={len(values)}"
+    ngrams = np.arange(model.vocab_size)[:, None]  # (N, n)
+    for order, values in enumerate(model.ngram_log_probabilities, start=1):
+        if order > 1:
+            keys = model.keys[order - 2]
+            context = ngrams[keys // model.vocab_size]
+            ngrams = np.concatenate([context, (keys % model.vocab_size)[:, None]], axis=1)
+        yield ""
+        yield f"\\{order}-grams:"
+        logs = np.maximum(values / _LN_10, _NEVER).tolist()
+        ids: list[list[int]] = ngrams.tolist()
+        rows = (" ".join([words[index] for index in row]) for row in ids)
+        if order < model.order:
+            backoffs = (model.log_backoffs[order - 1] / _LN_10).tolist()
+            for log, row, backoff in zip(logs, rows, backoffs, strict=True):
+                yield f"{log:.9g}\t{row}\t{backoff:.9g}"
+        else:
+            yield from (f"{log:.9g}\t{row}" for log, row in zip(logs, rows, strict=True))
+    yield ""
+    yield "\\end\\"
+
+
+def read_arpa(
+    path: str, lines: Iterable[bytes], words: Sequence[str], special: SpecialIds
+) -> NgramLanguageModel:
+    """Return the model in the lines of the file `path`; `words` holds the word of each token, as of
+    `name_tokens`. Tokens that the file lacks share the probability of <unk> evenly. Raises
+    DataError for a file that is damaged, has words that are no tokens, or lacks tokens and <unk>.
+    """
+    sections = _read_sections(path, lines, {word.encode(): id_ for id_, word in enumerate(words)})
+    start, end = special.require("cls", "end")
+    log_probabilities, log_backoffs = _fill_vocabulary(path, sections[0], words, start, special)
+    keys, values, backoffs = [], [log_probabilities], [log_backoffs]
+    for size, (ngrams_Nn, logs_N, weights_N) in enumerate(sections[1:], start=2):
+        contexts, exists = find_ngrams(ngrams_Nn[:, :-1], keys, len(words))
+        if not exists.all():
+            context = _join_words(words, ngrams_Nn[exists.argmin(), :-1])
+            raise DataError(
+                f"{path}: an n-gram of {size} words begins with {context!r}, which has no line of "
+                "its own, so its back-off weight is unknown; write the file anew with that n-gram"
+            )
+        key_N = contexts * len(words) + ngrams_Nn[:, -1]
+        ascending = np.argsort(key_N)
+        key_N = key_N[ascending]
+        if len(twice := np.flatnonzero(key_N[1:] == key_N[:-1])):
+            ngram = _join_words(words, ngrams_Nn[ascending[twice[0]]])
+            raise DataError(f"{path}: expected each n-gram once, found {ngram!r} twice")
+        keys.append(key_N)
+        values.append(logs_N[ascending])
+        backoffs.append(weights_N[ascending])
+    no_discounts = np.zeros((len(sections), 3))
+    return NgramLanguageModel(
+        len(words), start, no_discounts, tuple(keys), tuple(values), tuple(backoffs[:-1]), end
+    )
+
+
+_Section = tuple[np.ndarray, Floats, Floats]  # n-grams (N, n), their logarithms and weights (N,)
+
+
+def _read_sections(path: str, lines: Iterable[bytes], ids: dict[bytes, int]) -> list[_Section]:
+    """Return the sections of the file, by the length of their n-grams; logarithms are natural."""
+    sizes: list[int] = []
+    sections: list[_Section] = []
+    numbered = enumerate(lines, start=1)
+    for _, line in numbered:
+        if line.strip() == b"\\data\\":
+            break
+    for number, line in numbered:
+        if not (fields := line.split()):
+            continue
+        if fields[0] == b"ngram":
+            size = line.rpartition(b"=")[2].strip()
+            if not size.isdigit():
+                raise _explain_number(path, number, size)
+            sizes.append(int(size))
+        elif fields[0] == b"\\end\\":
+            break
+        else:
+            size = len(sections) + 1
+            if size > len(sizes) or fields[0] != b"\\%d-grams:" % size:
+                text = line.strip()[:80].decode(errors="replace")
+                raise DataError(f"{path}, line {number}: expected \\{size}-grams:, found {text!r}")
+            sections.append(_read_section(path, numbered, size, sizes[size - 1], ids))
+    if not sizes or len(sections) < len(sizes):
+        raise DataError(
+            f"{path}: expected an ARPA file with \\data\\ and a section for each of its sizes, "
+            f"found {len(sections)} of {len(sizes) or 'no'} sections; is it complete?"
+        )
+    while len(sections) > 1 and not len(sections[-1][0]):
+        sections.pop()  # of an order that no text was long enough for
+    return sections
+
+
+def _read_section(
+    path: str, lines: Iterator[tuple[int, bytes]], size: int, count: int, ids: dict[bytes, int]
+) -> _Section:
+    """Read `count` n-grams of `size` words."""
+    ngrams, logs, weights = array("i"), array("d"), array("d")
+    for number, line in lines if count else ():
+        if not (fields := line.split()):
+            if len(logs) == count:
+                break
+            continue
+        if len(fields) not in (size + 1, size + 2):
+            raise DataError(
+                f"{path}, line {number}: expected a logarithm, {size} words and at most a back-off "
+                f"weight, found {len(fields)} fields, in section {size} with {count:,} lines"
+            )
+        for word in fields[1 : size + 1]:
+            if word not in ids:
+                raise DataError(
+                    f"{path}, line {number}: {word.decode(errors='replace')!r} is no token of the "
+                    "tokenizer; count text that is cut into its tokens, or set tokenizer to one of "
+                    "whole words with all words of the file"
+                )
+            ngrams.append(ids[word])
+        logs.append(_read_number(path, number, fields[0]))
+        if logs[-1] > _TOLERANCE:
+            raise DataError(
+                f"{path}, line {number}: expected the logarithm of a probability, at most 0, found "
+                f"{logs[-1]:g}"
+            )
+        has_weight = len(fields) == size + 2
+        weights.append(_read_number(path, number, fields[-1]) if has_weight else 0.0)
+        if len(logs) == count:
+            break
+    if len(logs) < count:
+        raise DataError(f"{path}: expected {count:,} n-grams of {size} words, found {len(logs):,}")
+    logs_N, weights_N = (
+        np.maximum(np.array(column), _NEVER) * _LN_10 for column in (logs, weights)
+    )
+    return np.array(ngrams, np.int64).reshape(-1, size), logs_N, weights_N
+
+
+def _join_words(words: Sequence[str], ids_n: NDArray[np.int64]) -> str:
+    return " ".join([words[int(id_)] for id_ in ids_n])
+
+
+def _read_number(path: str, number: int, field: bytes) -> float:
+    try:
+        value = float(field)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value) or value == math.inf:
+        raise _explain_number(path, number, field)
+    return value
+
+
+def _explain_number(path: str, number: int, field: bytes) -> DataError:
+    text = field.strip()[:80].decode(errors="replace")
+    return DataError(f"{path}, line {number}: expected a number, found {text!r}")
+
+
+def _fill_vocabulary(
+    path: str, section: _Section, words: Sequence[str], start: int, special: SpecialIds
+) -> tuple[Floats, Floats]:
+    """Return the log-probability and the back-off weight of each token, (V,)."""
+    ids_N1, logs_N, weights_N = section
+    ids_N = ids_N1[:, 0]
+    logs_V, weights_V = np.full(len(words), -np.inf), np.zeros(len(words))
+    logs_V[ids_N], weights_V[ids_N] = logs_N, weights_N
+    logs_V[start] = _NEVER * _LN_10
+    silent = [id_ for id_ in (special.pad, special.mask) if id_ is not None]
+    lacking = np.setdiff1d(np.flatnonzero(np.isinf(logs_V)), silent)
+    logs_V[np.isinf(logs_V)] = _NEVER * _LN_10
+    if len(lacking):
+        if special.unk is None or special.unk in lacking:
+            raise DataError(
+                f"{path} has neither {words[lacking[0]]!r} nor {UNKNOWN}, whose probability "
+                f"{len(lacking):,} tokens that it lacks would share; estimate it with {UNKNOWN}"
+            )
+        logs_V[[special.unk, *lacking]] = logs_V[special.unk] - math.log(len(lacking) + 1)
+    total = float(np.exp(logs_V).sum())
+    if abs(total - 1) > _TOLERANCE:
+        raise DataError(
+            f"{path}: expected probabilities of single words that sum to 1, found {total:.3f}"
+        )
+    return logs_V, weights_V
+
 
 _LITTLE = 1_000_000  # tokens, of which the counts may give no discounts
 

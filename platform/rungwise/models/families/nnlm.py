@@ -47,8 +47,7 @@ from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
 from rungwise.models.trained.language_models import CausalModel
-from rungwise.models.transformer.attention import Boundaries
-from rungwise.models.transformer.block import draw_uniform
+from rungwise.models.transformer.block import Boundaries, draw_uniform
 from rungwise.models.transformer.body import Body, NextWordModel
 
 

@@ -47,8 +47,13 @@ from rungwise.models.family import StatefulFamily, Steps
 from rungwise.models.losses.cross_entropy import TokenSums
 from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Origin, Part
 from rungwise.models.losses.output_layer import OutputConfig, SoftmaxOutput
-from rungwise.models.transformer.attention import WHOLE, Boundaries, real_places
-from rungwise.models.transformer.block import draw_uniform, run_cells
+from rungwise.models.transformer.block import (
+    WHOLE,
+    Boundaries,
+    draw_uniform,
+    real_places,
+    run_cells,
+)
 from rungwise.models.transformer.body import Body, NextWordModel
 
 AUTOENCODER = dataclasses.replace(

@@ -33,7 +33,7 @@ from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import CAUSAL, BatchShapes, Meaning, Objective, Part
 from rungwise.models.trained.capabilities import Texts
 from rungwise.models.trained.language_models import TrainedModule
-from rungwise.models.transformer.attention import real_places
+from rungwise.models.transformer.block import real_places
 from rungwise.models.transformer.body import Body, OnBody
 
 RANKING = dataclasses.replace(

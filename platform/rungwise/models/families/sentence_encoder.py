@@ -39,8 +39,8 @@ from rungwise.models.losses.objectives import Objective
 from rungwise.models.losses.sentences import SENTENCES, SentenceHead
 from rungwise.models.trained.capabilities import Texts, Words
 from rungwise.models.trained.encoders import EncodedWords, LayeredEncoder
-from rungwise.models.transformer.attention import Layer
 from rungwise.models.transformer.block import (
+    Layer,
     Pooling,
     Transformer,
     draw_uniform,

@@ -40,8 +40,7 @@ from rungwise.models.losses.objectives import (
     masked_losses,
 )
 from rungwise.models.losses.sentences import unmasked
-from rungwise.models.transformer.attention import real_places
-from rungwise.models.transformer.block import Transformer, gather_positions, initialise
+from rungwise.models.transformer.block import Transformer, gather_positions, initialise, real_places
 from rungwise.models.transformer.body import MaskedHead, TokenOutput, boundaries
 
 _WEIGHT = 50.0  # of the detector's loss, the paper's lambda; what is reported is without it

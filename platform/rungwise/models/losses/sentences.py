@@ -51,8 +51,7 @@ from rungwise.models.losses.objectives import (
     Origin,
     Part,
 )
-from rungwise.models.transformer.attention import real_places
-from rungwise.models.transformer.block import Pooling, Transformer, initialise, pool
+from rungwise.models.transformer.block import Pooling, Transformer, initialise, pool, real_places
 from rungwise.models.transformer.body import Body, OnBody
 
 _PAIRED = "paired"  # the place of the second text of a pair

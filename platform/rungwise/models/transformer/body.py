@@ -26,8 +26,13 @@ from rungwise.models.losses.cross_entropy import (
 from rungwise.models.losses.objectives import PretrainingLogits
 from rungwise.models.losses.output_layer import FactoredOutput, OutputConfig
 from rungwise.models.losses.word_trees import Text
-from rungwise.models.transformer.attention import WHOLE, Boundaries, keys_to_write
-from rungwise.models.transformer.block import Transformer, initialise
+from rungwise.models.transformer.block import (
+    WHOLE,
+    Boundaries,
+    Transformer,
+    initialise,
+    keys_to_write,
+)
 
 
 class Body(nn.Module, ABC):
