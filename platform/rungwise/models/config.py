@@ -7,14 +7,13 @@ from pydantic import Field, TypeAdapter
 
 from rungwise.models.families.bert import BertConfig
 from rungwise.models.families.bidirectional import BidirectionalConfig
-from rungwise.models.families.brown import BrownConfig
 from rungwise.models.families.counts_and_network import CountsAndNetworkConfig
 from rungwise.models.families.cove import CoveConfig
 from rungwise.models.families.elmo import ElmoConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
 from rungwise.models.families.modern_bert import ModernBertConfig
-from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.families.ngram import BrownConfig, NgramConfig
 from rungwise.models.families.nnlm import BigramConfig, LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
 from rungwise.models.families.senna import SennaConfig

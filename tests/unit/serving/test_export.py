@@ -20,8 +20,7 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import MaskedOutput
-from rungwise.models.families.brown import BrownConfig
-from rungwise.models.families.ngram import NgramConfig, read_arpa
+from rungwise.models.families.ngram import BrownConfig, NgramConfig, read_arpa
 from rungwise.models.fitting import HERE, create_arrays
 from rungwise.pipeline.loading import find_built
 from rungwise.serving.export import write_pretrained

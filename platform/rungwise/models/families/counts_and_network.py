@@ -27,7 +27,7 @@ from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.llama import LlamaConfig
-from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.families.ngram import COUNTED, NgramConfig
 from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
 from rungwise.models.family import Family, Size, StatefulFamily
@@ -65,7 +65,7 @@ class CountsAndNetworkConfig(Family):
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Mikolov et al."
     idea: ClassVar[str] = "counts words and trains a network, and lets both vote on the next word"
-    objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)
+    objectives: ClassVar = (COUNTED,)
 
     kind: Literal["counts_and_network"] = "counts_and_network"
     counts: NgramConfig = NgramConfig()

@@ -72,7 +72,7 @@ def cluster_words(
 ) -> Clusters:
     """Cluster words into `classes`, or as many as there are words, from the counts of adjacent
     pairs. Words enter by falling `counts_V`; one with 0 is left out with its pairs."""
-    from rungwise.models.families.brown_kernel import merge_words
+    from rungwise.models.kernels import merge_words
 
     words = np.argsort(-counts_V, kind="stable")[: np.count_nonzero(counts_V)]
     classes = min(classes, len(words))

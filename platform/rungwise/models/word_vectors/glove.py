@@ -80,7 +80,7 @@ class GloveConfig(VectorFamily):
     def read(
         self, weights: Weights, cells: Cells, order: NDArray[np.int64], rate: float
     ) -> tuple[float, int]:
-        from rungwise.models.word_vectors import kernels
+        from rungwise.models import kernels
 
         arrays = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _PARAMETERS)
         arguments = [order, *cells, *arrays, self.x_max, self.alpha, rate]

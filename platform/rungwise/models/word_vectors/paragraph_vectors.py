@@ -97,7 +97,7 @@ class ParagraphVectorsConfig(WindowFamily):
         is_training: bool = True,
     ) -> Losses:
         """Read documents once; unless it `is_training`, only their vectors learn."""
-        from rungwise.models.word_vectors import kernels as kernel
+        from rungwise.models import kernels as kernel
 
         joins = self.architecture == "dm"
         reads_words = joins or (self.words and is_training)

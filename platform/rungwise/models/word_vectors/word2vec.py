@@ -3,7 +3,7 @@
 Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Space"
 (arXiv:1301.3781) and "Distributed Representations of Words and Phrases and their Compositionality"
 (arXiv:1310.4546). The output is a tree of binary decisions (`hierarchical`), or a word against
-`negatives` noise words. The passes over the text are in kernels.py.
+`negatives` noise words. The passes over the text are in models/kernels.py.
 
 V vocabulary, D size of a vector, L steps of all paths in the tree
 """
@@ -111,7 +111,7 @@ class Word2vecConfig(WindowFamily, VectorFamily):
         self, weights: Weights, plan: "Plan", text: Stretch, rates: tuple[float, float], seed: int
     ) -> tuple[float, int]:
         """Train on sentences; see `ReadingFamily`. The sum of the losses is 0 in training."""
-        from rungwise.models.word_vectors import kernels
+        from rungwise.models import kernels
 
         stretch = (text.ids, text.starts, text.first, text.last)
         reach = (self.window, self.dynamic_window, self.negatives, self.architecture == "cbow")
