@@ -16,8 +16,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.finetune.model import BiLstm, HeadedEncoder
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig
-from rungwise.models.families.gpt import GptConfig, GptForPretraining
-from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.gpt import GptConfig, GptForPretraining, LlamaConfig
 from rungwise.serving.hugging_face import export_model, load_model
 from rungwise.serving.hugging_face.writing import rename_headed
 from rungwise.tasks.kinds.heads import ChoiceHead, SequenceHead, SpanHead, TokenHead

@@ -226,7 +226,7 @@ class MaskedBatch(Batch[ArrayT]):
     document: ArrayT | None = None  # (B, T) int64, which text of the row, from 1; 0 at padding
     positions: ArrayT | None = None  # (B, T) int64, from the beginning of the text
     starts: ArrayT | None = None  # (S + 1,) int32, see `document_starts`
-    # For losses that compare all rows of the global batch (sentences.py).
+    # For losses that compare all rows of the global batch (masked_variants.py).
     vectors: ArrayT | None = None  # (2, N, D) of all its rows, without a graph
     place: ArrayT | None = None  # (B,) int64, indices of these rows among them
 

@@ -13,12 +13,12 @@ from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig, CorruptedWordsConfig
 from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
-from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.texts import (
     AlignedLinesConfig,
     DenoisedSpansConfig,
     DocumentRowsConfig,
     LabelledPairsConfig,
+    SentenceRunsConfig,
 )
 
 

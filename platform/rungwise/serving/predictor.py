@@ -36,7 +36,7 @@ from rungwise.models.trained.capabilities import (
     WordVectors,
 )
 from rungwise.models.trained.encoders import MeanOfStates
-from rungwise.models.trained.generation import Sampling
+from rungwise.models.trained.language_models import Sampling
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
 from rungwise.tasks.kinds.items import Item, token_ids

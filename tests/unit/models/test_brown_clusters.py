@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rungwise.models.families.ngram import BrownConfig
-from rungwise.models.losses.word_trees import Clusters, Counts, cluster_words
+from rungwise.models.losses.output_layer import Clusters, Counts, cluster_words
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import SPECIAL_IDS, text_of_words
 

@@ -15,7 +15,7 @@ from rungwise.instances.batch import CausalBatch
 from rungwise.instances.causal import CorruptedWordsConfig
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows
-from rungwise.models.families.senna import RANKING, SennaConfig
+from rungwise.models.families.nnlm import RANKING, SennaConfig
 from rungwise.models.trained.capabilities import LanguageModel, RanksWords, WordVectors
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import check_slopes, random_causal_batch, shaken

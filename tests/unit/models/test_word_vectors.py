@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from rungwise.models import kernels
 from rungwise.models.trained.encoders import count_marks
-from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.word2vec import (
+    GloveConfig,
     Word2vecConfig,
     alias_table,
     huffman_paths,

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 
 from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds
-from rungwise.models.families.gpt import GptConfig
-from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.gpt import GptConfig, LlamaConfig
 from rungwise.models.families.ngram import COUNTED, NgramConfig
 from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig

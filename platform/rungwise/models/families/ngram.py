@@ -44,7 +44,7 @@ from rungwise.models.fitting import (
     merge_parts,
 )
 from rungwise.models.losses.objectives import CAUSAL, Objective
-from rungwise.models.losses.word_trees import cluster_words
+from rungwise.models.losses.output_layer import cluster_words
 from rungwise.models.ngram_model import Floats, NgramLanguageModel, Table, find_ngrams
 
 FILE = "model.arpa"

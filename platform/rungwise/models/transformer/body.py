@@ -24,8 +24,7 @@ from rungwise.models.losses.cross_entropy import (
     token_sums,
 )
 from rungwise.models.losses.objectives import PretrainingLogits
-from rungwise.models.losses.output_layer import FactoredOutput, OutputConfig
-from rungwise.models.losses.word_trees import Text
+from rungwise.models.losses.output_layer import FactoredOutput, OutputConfig, Text
 from rungwise.models.transformer.block import (
     WHOLE,
     Boundaries,

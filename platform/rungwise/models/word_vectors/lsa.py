@@ -28,7 +28,7 @@ from rungwise.models.family import Size
 from rungwise.models.fitting import Solution, Weights
 from rungwise.models.losses.objectives import Objective, Origin
 from rungwise.models.ngram_model import SparseSums, count_neighbours, merge_sums
-from rungwise.models.word_vectors.vector_family import (
+from rungwise.models.word_vectors.word2vec import (
     TABLE,
     Cells,
     TableModel,

@@ -20,8 +20,15 @@ from pydantic import Field, model_validator
 from rungwise.core import randomness
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.fitting import Losses, Stretch, Weights
-from rungwise.models.word_vectors.vector_family import mean, pad_rows, random_rows, vector_objective
-from rungwise.models.word_vectors.word2vec import Counts, Plan, WindowFamily
+from rungwise.models.word_vectors.word2vec import (
+    Counts,
+    Plan,
+    WindowFamily,
+    mean,
+    pad_rows,
+    random_rows,
+    vector_objective,
+)
 
 
 class ParagraphVectorsConfig(WindowFamily):

@@ -25,7 +25,7 @@ from rungwise.models.family import Family
 from rungwise.models.fitting import Solution, Weights
 from rungwise.models.trained.capabilities import Texts, Words
 from rungwise.models.trained.encoders import word_means
-from rungwise.models.word_vectors.vector_family import TABLE, TableModel, vector_objective
+from rungwise.models.word_vectors.word2vec import TABLE, TableModel, vector_objective
 
 _COMMON = 1e-4  # a: the share of the text at which the weight of a neighbour is half
 _STARTS, _ITERATIONS = 4, 30  # of k-means; the best start is taken

@@ -1,31 +1,154 @@
-"""word2vec as a family: vectors learnt by predicting words from their neighbours.
+"""Static word vectors, one per token: word2vec and GloVe, and what all families of vectors share. A
+token too rare to be trained has a vector of zeros.
 
-Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Space"
-(arXiv:1301.3781) and "Distributed Representations of Words and Phrases and their Compositionality"
-(arXiv:1310.4546). The output is a tree of binary decisions (`hierarchical`), or a word against
-`negatives` noise words. The passes over the text are in models/kernels.py.
+word2vec learns vectors by predicting words from their neighbours (Mikolov et al. 2013, "Efficient
+Estimation of Word Representations in Vector Space", arXiv:1301.3781, and "Distributed
+Representations of Words and Phrases and their Compositionality", arXiv:1310.4546). The output is a
+tree of binary decisions (`hierarchical`), or a word against `negatives` noise words. The passes
+over the text are in models/kernels.py.
 
-V vocabulary, D size of a vector, L steps of all paths in the tree
+The dot products of GloVe's vectors fit the logarithms of co-occurrence counts (Pennington, Socher &
+Manning 2014, "GloVe: Global Vectors for Word Representation"). Two words at distance d add 1/d to
+their cell, as an integer in units of 1 / lcm(1 .. window), so that sums do not depend on their
+order.
+
+V vocabulary, D size of a vector, P the same in memory, N tokens or cells, L steps of all paths in
+the tree
 """
 
+import dataclasses
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor, nn
 
-from rungwise.core.tokens import TokenisedText
-from rungwise.models.family import LITTLE, Family, Size, suggest_passes
+from rungwise.core.tokens import SpecialIds, TokenisedText
+from rungwise.models.family import LITTLE, Family, LayeredFamily, Size, suggest_passes
 from rungwise.models.fitting import Stretch, Weights
-from rungwise.models.losses.word_trees import huffman_merges
-from rungwise.models.word_vectors.vector_family import (
-    VectorFamily,
-    WordVectorModel,
-    mean,
-    random_rows,
-    vector_objective,
-)
+from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Part
+from rungwise.models.losses.output_layer import huffman_merges
+from rungwise.models.ngram_model import SparseSums, count_neighbours, merge_sums, split_sums
+from rungwise.models.trained.encoders import LayeredEncoder
+from rungwise.models.transformer.body import Body
+
+_MULTIPLE = 16  # floats in the widest register; rows are padded with zeros to a multiple
+
+
+def vector_objective(name: str, part: str, unit: str) -> Objective:
+    """Create the objective of a family whose loss is no probability of text."""
+    return dataclasses.replace(
+        CAUSAL, name=name, tokens=Part(name, part, "", unit), reads=(), meaning=Meaning.ANSWERS
+    )
+
+
+class Cells(NamedTuple):
+    """The cells of a table that are not 0."""
+
+    rows: NDArray[np.integer]  # (N,)
+    columns: NDArray[np.integer]  # (N,)
+    amounts: NDArray[Any]  # (N,)
+
+
+class VectorFamily(LayeredFamily):
+    """A family whose model is a table of vectors; `size` is that of the papers' comparisons."""
+
+    rates_texts: ClassVar[bool] = False
+
+    size: int = Field(default=100, ge=1)  # size of a vector
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return WordTable(vocab_size, self.size)
+
+    def encoder(
+        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
+    ) -> LayeredEncoder:
+        body = WordTable(vocab_size + new_tokens, self.size, dropout)
+        return LayeredEncoder(body, None, new_tokens)
+
+    split = staticmethod(split_sums)
+    merge = staticmethod(merge_sums)
+
+    def document_vectors(self, weights: Weights) -> None:
+        return None
+
+    def from_tensors(self, tensors: Weights, special: SpecialIds) -> "TableModel":
+        return WordVectorModel(tensors[TABLE], tensors[_OUTPUT])
+
+
+class WordTable(Body):
+    """A token table without layers."""
+
+    name: ClassVar[str] = "table"
+
+    def __init__(self, vocab_size: int, size: int, dropout: float = 0.0) -> None:
+        super().__init__(vocab_size, size, dropout)
+        nn.init.normal_(self.token_embedding.weight, std=size**-0.5)
+
+    def encode_layers(
+        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
+    ) -> list[Tensor]:
+        return [self.dropout(self.token_embedding(ids_BT))]
+
+    def levels(self) -> list[list[nn.Module]]:
+        return [[self.token_embedding]]
+
+
+TABLE = f"{WordTable.name}.token_embedding.weight"
+_OUTPUT = "output.weight"
+
+
+@dataclass(frozen=True, eq=False)
+class TableModel:
+    """A finished run with a vector for each token."""
+
+    table: NDArray[np.float32]  # (V, D)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.table)
+
+    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        return self.table[list(ids)]
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectorModel(TableModel):
+    """The vectors of a finished run, and its output (word2vec) or context (GloVe) vectors."""
+
+    output: NDArray[np.float32]  # a row per token, or per node of the tree
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        return {TABLE: self.table, _OUTPUT: self.output}
+
+
+def mean(replicas: Sequence[Weights]) -> Weights:
+    """Return the mean of each array, summed in the order of the replicas."""
+    if len(replicas) == 1:
+        return replicas[0]
+    return {
+        name: np.stack([weights[name] for weights in replicas]).mean(axis=0, dtype=np.float32)
+        for name in replicas[0]
+    }
+
+
+def pad_rows(rows_VD: NDArray[Any]) -> NDArray[np.float32]:
+    """Pad rows with zeros to (V, P), so that vectorised loops have no remainder."""
+    missing = -rows_VD.shape[1] % _MULTIPLE
+    return np.pad(rows_VD, ((0, 0), (0, missing))).astype(np.float32)
+
+
+def random_rows(
+    rng: np.random.Generator, counts_V: NDArray[np.int64], size: int
+) -> NDArray[np.float32]:
+    """Draw vectors (V, P), uniform in ±1/(2D); tokens with a count of 0 get zeros."""
+    rows_VD = (rng.random((len(counts_V), size), np.float32) - 0.5) / size
+    return pad_rows(rows_VD * (counts_V > 0)[:, None])
+
 
 Counts = NDArray[np.int64]
 _WHOLE = 1 << 32  # a probability of 1 as an integer
@@ -184,3 +307,73 @@ def huffman_paths(counts_V: Counts) -> tuple[Counts, Counts, NDArray[np.float32]
 
 def _as_integers(probabilities: NDArray[np.float64]) -> NDArray[np.uint64]:
     return np.minimum(probabilities * _WHOLE, _WHOLE - 1).astype(np.uint64)
+
+
+_PARAMETERS = ("words", "contexts", "word_bias", "context_bias")
+_SQUARES = "_squares"  # suffix of the sums of squared gradients
+
+
+class GloveConfig(VectorFamily):
+    """The model of the paper: it reads both sides of a word, and nearer words count more. A vector
+    is the sum of the word's vectors as a word and as a context."""
+
+    objectives: ClassVar = (vector_objective("log_counts", "Weighted squared", "cell"),)
+
+    year: ClassVar[int] = 2014
+    paper: ClassVar[str] = "Pennington et al."
+    idea: ClassVar[str] = "a list of numbers for every word, from counts of the words around it"
+    page: ClassVar[str] = "GloVe model"
+
+    kind: Literal["glove"] = "glove"
+    window: int = Field(default=10, ge=1, le=20)  # words on each side
+    # co-occurrences from which a pair of words has its full weight
+    x_max: float = Field(default=100.0, gt=0)
+    alpha: float = Field(default=0.75, ge=0)  # below x_max the weight is (x / x_max) to this power
+
+    def describe(self) -> str:
+        return f"vectors of {self.size}, window {self.window}"
+
+    def suggest(self, size: Size) -> dict[str, Any]:
+        """The paper's `x_max` is for billions of words, where such a pair occurs 100 times."""
+        return {
+            "model.x_max": min(100.0, max(1.0, round(size.tokens / 7e5, 1))),
+            "pretrain.epochs": suggest_passes(size, 250_000, 25),
+        }
+
+    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
+        """Count the co-occurrences within the sentences of one shard, in units of 1 / `_unit`."""
+        amounts = [self._unit // distance for distance in range(1, self.window + 1)]
+        return count_neighbours(text, text.starts, counts_V, amounts)
+
+    def cells(self, table: SparseSums, vocab_size: int) -> Cells:
+        """Return the cells on and above the diagonal of the symmetric table of all counts; a word
+        near itself counts for both positions."""
+        rows, columns = np.divmod(table.keys, vocab_size)
+        amounts = table.sums / self._unit * (1 + (rows == columns))
+        return Cells(rows.astype(np.int32), columns.astype(np.int32), amounts.astype(np.float32))
+
+    def start(self, counts_V: NDArray[np.int64], documents: int, seed: int) -> Weights:
+        """Draw the initial weights; the sums of squared gradients start at 1."""
+        rng = np.random.default_rng(seed)
+        rows = [random_rows(rng, counts_V, self.size) for _ in _PARAMETERS]
+        biases = [row[:, 0].copy() for row in rows[2:]]
+        weights: Weights = dict(zip(_PARAMETERS, [*rows[:2], *biases], strict=True))
+        return weights | {f"{name}{_SQUARES}": np.ones_like(weights[name]) for name in _PARAMETERS}
+
+    def read(
+        self, weights: Weights, cells: Cells, order: NDArray[np.int64], rate: float
+    ) -> tuple[float, int]:
+        from rungwise.models import kernels
+
+        arrays = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _PARAMETERS)
+        arguments = [order, *cells, *arrays, self.x_max, self.alpha, rate]
+        return kernels.read_cells(*arguments)
+
+    def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> WordVectorModel:
+        words, contexts = (weights[name][:, : self.size] for name in ("words", "contexts"))
+        return WordVectorModel(words + contexts, contexts.copy())
+
+    @property
+    def _unit(self) -> int:
+        """The weight that two neighbouring words add to their cell."""
+        return math.lcm(*range(1, self.window + 1))
