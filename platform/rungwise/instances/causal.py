@@ -12,6 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.core.arrays import Ints
 from rungwise.core.randomness import uniform
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import CausalAndMaskedBatch, CausalBatch, MaskedBatch
@@ -88,7 +89,7 @@ class CausalConfig(Kind):
         }
 
     def batch(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
     ) -> CausalBatch[NDArray[Any]]:
         """Split rows into inputs and targets, and derive documents and positions."""
         ids = rows.ids.astype(np.int64)
@@ -111,7 +112,7 @@ class CorruptedWordsConfig(CausalConfig):
     kind: Literal["corrupted_words"] = "corrupted_words"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def batch(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
     ) -> CausalBatch[NDArray[Any]]:
         """Return the inputs, with the random words as targets (B, T)."""
         batch = super().batch(rows, epochs, seed, vocabulary)
@@ -138,7 +139,7 @@ class CausalAndMaskedConfig(MaskedBlocksConfig):
         return share * self.length + (1 - share) * super().masked_per_row
 
     def batch(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
     ) -> CausalAndMaskedBatch[NDArray[Any]]:
         masked = super().batch(rows, epochs, seed, vocabulary)
         draws_B = uniform(seed, epochs, rows.instances, _DRAW)

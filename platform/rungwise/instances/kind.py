@@ -16,6 +16,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.core.arrays import Ints
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.stages.summary import PerSplit
@@ -211,6 +212,6 @@ class Kind(Config):
 
     @abstractmethod
     def batch(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
     ) -> Batch[NDArray[Any]]:
         """The rows as they are read in these epochs (B,)."""

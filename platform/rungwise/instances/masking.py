@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rungwise.core.arrays import Bools, Ints
+from rungwise.core.arrays import Bits, Bools, Floats, Ints, Singles
 from rungwise.core.configuration.config import Config
 from rungwise.core.randomness import bits, extend
 from rungwise.core.tokens import SpecialIds
@@ -29,23 +29,23 @@ _RANKS_AT_ONCE = 32  # span lengths drawn together
 class Draws:
     """The random streams of each row; `extend` with a position gives one number per stream."""
 
-    select: NDArray[np.uint64]  # (B,) each
-    corrupt: NDArray[np.uint64]
-    replace: NDArray[np.uint64]
-    round: NDArray[np.uint64]
-    length: NDArray[np.uint64]
+    select: Bits  # (B,) each
+    corrupt: Bits
+    replace: Bits
+    round: Bits
+    length: Bits
 
     @classmethod
     def of(cls, seed: int, epochs: Ints, instances: Ints) -> "Draws":
         return cls(*bits(bits(seed, epochs, instances), np.arange(1, 6)[:, None]))
 
 
-def fraction(draw: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def fraction(draw: Bits) -> Bits:
     """The top bits of `draw`: a number in [0, 1) in units of 2^-RANDOM_BITS."""
     return draw >> np.uint64(64 - RANDOM_BITS)
 
 
-def _order(allowed: Bools, draws: Draws) -> tuple[NDArray[np.uint64], int]:
+def _order(allowed: Bools, draws: Draws) -> tuple[Bits, int]:
     """Numbers (B, T) that sort the allowed positions at random; the position is in the low bits."""
     length = allowed.shape[1]
     position = np.arange(length, dtype=np.uint64)
@@ -98,7 +98,7 @@ def select_units(
     budget: Ints,  # (B,) tokens, at most `most`
     most: int,
     draws: Draws,
-    span_shares: NDArray[np.float64] | None,
+    span_shares: Floats | None,
 ) -> tuple[Ints, Ints]:
     """Select whole units, or with `span_shares` spans of them, up to `budget` tokens per row.
     `span_shares` are the shares of spans of at most 1, 2, ... units, the last of them 1. Returns
@@ -121,7 +121,7 @@ def select_units(
 
 
 def _in_random_order(
-    units: _Units, order: NDArray[np.uint64], position_bits: int, ranks: int
+    units: _Units, order: Bits, position_bits: int, ranks: int
 ) -> NDArray[np.int32]:
     """The first K maskable units of each row (B, K) in random order, -1 after the last."""
     size, length = order.shape
@@ -164,11 +164,7 @@ def _take_units(
 
 
 def _take_spans(
-    units: _Units,
-    ranked: NDArray[np.int32],
-    budget: Ints,
-    draws: Draws,
-    span_shares: NDArray[np.float64],
+    units: _Units, ranked: NDArray[np.int32], budget: Ints, draws: Draws, span_shares: Floats
 ) -> tuple[NDArray[np.int32], Ints]:
     """Take spans that begin at units in random order; returns the same as `_take_units`. A span
     ends early, after a whole unit, at a special token, at an earlier span, or when the budget of
@@ -205,7 +201,7 @@ def _take_spans(
     return first_of[: len(units.begin)], room
 
 
-def span_lengths(draw: NDArray[np.uint64], span_shares: NDArray[np.float64]) -> NDArray[np.intp]:
+def span_lengths(draw: Bits, span_shares: Floats) -> NDArray[np.intp]:
     """The number of units of a span, for each 64 random bits."""
     return 1 + np.searchsorted(span_shares[:-1] * 2.0**RANDOM_BITS, fraction(draw), side="right")
 
@@ -282,7 +278,7 @@ class Masked:
     ids: Ints  # (B, T)
     positions: Ints  # (B, M), ascending; unused slots hold 0
     targets: Ints  # (B, M) the original ids
-    weights: NDArray[np.float32]  # (B, M)
+    weights: Singles  # (B, M)
 
 
 def mask(
@@ -333,7 +329,7 @@ def _count_predictions(candidates: Ints, draws: Draws, config: MaskingConfig) ->
     return np.minimum(np.clip(count, 1, config.max_predictions), candidates)
 
 
-def expected_predictions(candidates: Ints, config: MaskingConfig) -> NDArray[np.float64]:
+def expected_predictions(candidates: Ints, config: MaskingConfig) -> Floats:
     """Mean number of tokens selected in rows with so many candidates. It differs from their share
     `rate` in rows so short or so long that a limit applies."""
     low = np.floor(config.rate * candidates)
@@ -345,7 +341,7 @@ def expected_predictions(candidates: Ints, config: MaskingConfig) -> NDArray[np.
     return (1 - share) * fewer + share * more
 
 
-def _span_shares(config: MaskingConfig) -> NDArray[np.float64]:
+def _span_shares(config: MaskingConfig) -> Floats:
     """The shares of spans of at most 1, 2, ... words: a geometric distribution, truncated.
     Conditioned, not clipped: this gives the paper's mean of 3.8; clipping at 10 would give 4.5."""
     at_most = 1 - (1 - config.span_stop_probability) ** np.arange(1, config.span_max_words + 1)
@@ -388,7 +384,7 @@ def _corrupt(
     return Masked(masked, positions, targets, real.astype(np.float32))
 
 
-def _random_ids(draw: NDArray[np.uint64], vocab: Vocabulary) -> Ints:
+def _random_ids(draw: Bits, vocab: Vocabulary) -> Ints:
     """A uniformly distributed ordinary id for each 64 random bits."""
     number = (draw % np.uint64(vocab.size - len(vocab.special.ids))).astype(np.int64)
     # The n-th ordinary id is n plus the number of special ids s_i with s_i - i <= n.

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.core.arrays import Bools, Ints
+from rungwise.core.arrays import Bits, Bools, Ints
 from rungwise.core.configuration.config import Config
 from rungwise.core.randomness import bits
 
@@ -169,7 +168,7 @@ def evenly(total: int, count: int) -> Ints:
     return np.arange(count, dtype=np.int64) * total // max(1, count)
 
 
-def permute(places: Ints, key: Ints | NDArray[np.uint64], count: Ints | int, seed: int) -> Ints:
+def permute(places: Ints, key: Ints | Bits, count: Ints | int, seed: int) -> Ints:
     """A permutation of 0..count-1 for every key; `key` and `count` belong to each place. The key is
     the epoch if one window holds the whole epoch. A Feistel network of four rounds (Black and
     Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002)."""

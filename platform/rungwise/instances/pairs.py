@@ -154,7 +154,7 @@ class MaskedKind(Kind):
         return text
 
     def batch(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
     ) -> MaskedBatch[NDArray[Any]]:
         """Mask the rows for these epochs (B,), or for epoch 0 if masking is static."""
         masked = self._mask(rows, epochs, seed, vocabulary)
@@ -183,9 +183,7 @@ class MaskedKind(Kind):
             positions,
         )
 
-    def _mask(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
-    ) -> Masked:
+    def _mask(self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary) -> Masked:
         ids, numbers = rows.ids.astype(np.int64), rows.instances
         return mask(
             ids, rows.lengths, rows.unit_starts, numbers, epochs, seed, vocabulary, self.masking

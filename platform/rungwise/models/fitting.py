@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from rungwise.core.arrays import Ints, Singles
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError
@@ -209,14 +210,14 @@ class FileFamily(Protocol):
 class WeightedFamily(Protocol):
     """A family whose weights are learnt in rounds."""
 
-    def start(self, counts_V: NDArray[np.int64], documents: int, seed: int) -> Weights:
+    def start(self, counts_V: Ints, documents: int, seed: int) -> Weights:
         """Return the weights before the first round; a token whose count is 0 is left out."""
         ...
 
-    def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> Any:
+    def model(self, weights: Weights, counts_V: Ints) -> Any:
         """Return the model of the weights, whose `to_tensors` returns its arrays by name."""
 
-    def document_vectors(self, weights: Weights) -> NDArray[np.float32] | None:
+    def document_vectors(self, weights: Weights) -> Singles | None:
         """Return the vectors of the training documents, or None if it has none."""
 
 
@@ -224,8 +225,8 @@ class Stretch(NamedTuple):
     """The units [first, last) of a text; unit u is `ids[starts[u]:starts[u + 1]]`."""
 
     ids: NDArray[np.int32]
-    starts: NDArray[np.int64]  # (U + 1,)
-    documents: NDArray[np.int64]  # (U,) the number in the split of the document of each unit
+    starts: Ints  # (U + 1,)
+    documents: Ints  # (U,) the number in the split of the document of each unit
     first: int
     last: int
 
@@ -234,7 +235,7 @@ class Stretch(NamedTuple):
 class ReadingFamily(WeightedFamily, Protocol):
     """A family that learns while it reads."""
 
-    def plan(self, counts_V: NDArray[np.int64]) -> Sequence[NDArray[Any]]:
+    def plan(self, counts_V: Ints) -> Sequence[NDArray[Any]]:
         """Return tables that reading needs, derived from the counts of tokens."""
         ...
 
@@ -263,7 +264,7 @@ class ReadingFamily(WeightedFamily, Protocol):
 class CooccurrenceFamily(TabledFamily, Protocol):
     """A family fitted from how often words occur together, or in which documents."""
 
-    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> Any:
+    def count(self, text: TokenisedText, counts_V: Ints) -> Any:
         """Return the table of one shard, such as of pairs; a token whose count is 0 is left out."""
 
     def cells(self, table: Any, vocab_size: int) -> tuple[NDArray[Any], ...]:
@@ -275,7 +276,7 @@ class CooccurrenceFamily(TabledFamily, Protocol):
 class PairsFamily(WeightedFamily, CooccurrenceFamily, Protocol):
     """One that learns from cells in rounds."""
 
-    def read(self, weights: Weights, cells: Any, order: NDArray[np.int64], rate: float) -> Losses:
+    def read(self, weights: Weights, cells: Any, order: Ints, rate: float) -> Losses:
         """Learn from cells in this order, updating `weights` in place; a rate of 0 only measures.
         Returns the sum of the losses before each step and their number."""
         ...
@@ -285,9 +286,7 @@ class PairsFamily(WeightedFamily, CooccurrenceFamily, Protocol):
 class SolvedFamily(CooccurrenceFamily, Protocol):
     """One whose vectors are calculated from all cells at once."""
 
-    def solve(
-        self, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int
-    ) -> "Solution":
+    def solve(self, cells: Any, counts_V: Ints, documents: int, seed: int) -> "Solution":
         """Return the vectors, none for counts of 0. Raises DataError for too few cells."""
         ...
 
@@ -298,9 +297,7 @@ class RefiningFamily(CooccurrenceFamily, Protocol):
 
     vectors_by_default: ClassVar[Mapping[str, Any]]
 
-    def refine(
-        self, vectors: NDArray[np.float32], cells: Any, counts_V: NDArray[np.int64], seed: int
-    ) -> "Solution":
+    def refine(self, vectors: Singles, cells: Any, counts_V: Ints, seed: int) -> "Solution":
         """Return the model on vectors (V, D). Raises DataError if the cells are too few."""
         ...
 
@@ -324,4 +321,4 @@ class Solution(NamedTuple):
 
     model: Any  # with `to_tensors`
     loss: float
-    documents: NDArray[np.float32] | None = None  # a vector for each training document
+    documents: Singles | None = None  # a vector for each training document

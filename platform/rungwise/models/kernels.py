@@ -27,8 +27,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from rungwise.core.arrays import Bits, Bools, Floats, Ints, Singles
+
 # Sums may be reordered, as in BLAS; infinities and NaN keep their meaning.
 COMPILED: dict[str, Any] = {
     "nogil": True,
@@ -42,7 +42,7 @@ _SCRAMBLE = np.uint64(2685821657736338717)
 
 
 @njit(**COMPILED)
-def draw_bits(state: NDArray[np.uint64]) -> Any:
+def draw_bits(state: Bits) -> Any:
     """Return 64 random bits and advance `state` (1,), which must not be 0."""
     bits = state[0]
     bits ^= bits >> _A
@@ -53,13 +53,13 @@ def draw_bits(state: NDArray[np.uint64]) -> Any:
 
 
 @njit(**COMPILED)
-def draw_integer(state: NDArray[np.uint64], size: int) -> Any:
+def draw_integer(state: Bits, size: int) -> Any:
     """Return a random integer below `size`."""
     return np.int64(((draw_bits(state) >> _HALF) * np.uint64(size)) >> _HALF)
 
 
 @njit(**COMPILED)
-def draw_noise(state: NDArray[np.uint64], share: NDArray[np.uint64], other: Integers) -> Any:
+def draw_noise(state: Bits, share: Bits, other: Ints) -> Any:
     """Draw a word from an alias table."""
     bits = draw_bits(state)
     slot = np.int64(((bits >> _HALF) * np.uint64(len(share))) >> _HALF)
@@ -67,7 +67,7 @@ def draw_noise(state: NDArray[np.uint64], share: NDArray[np.uint64], other: Inte
 
 
 @njit(**COMPILED)
-def find_longest(starts: Integers, first: int, last: int) -> Any:
+def find_longest(starts: Ints, first: int, last: int) -> Any:
     """Return the length of the longest of the runs [first, last)."""
     longest = 0
     for run in range(first, last):
@@ -76,9 +76,7 @@ def find_longest(starts: Integers, first: int, last: int) -> Any:
 
 
 @njit(**COMPILED)
-def sample_words(
-    state: NDArray[np.uint64], ids: NDArray[np.int32], keep: NDArray[np.uint64], words: Integers
-) -> Any:
+def sample_words(state: Bits, ids: NDArray[np.int32], keep: Bits, words: Ints) -> Any:
     """Write the words that are read to `words`; return their number."""
     count = 0
     for word in ids:
@@ -89,9 +87,7 @@ def sample_words(
 
 
 @njit(**COMPILED)
-def find_targets(
-    state: NDArray[np.uint64], word: int, plan: Any, targets: Integers, labels: NDArray[np.float32]
-) -> Any:
+def find_targets(state: Bits, word: int, plan: Any, targets: Ints, labels: Singles) -> Any:
     """Return the rows of outputs for a word and their labels: its path, or the word and noise. As
     in word2vec.c, noise that is equal to the word is skipped."""
     if len(plan.path_starts) > 1:
@@ -107,16 +103,16 @@ def find_targets(
 
 @njit(**COMPILED)
 def take_step(
-    inputs: NDArray[np.float32],
-    outputs: NDArray[np.float32],
-    window: Integers,  # (n,) rows of inputs
-    targets: Integers,  # (m,) rows of outputs
-    labels: NDArray[np.float32],  # (m,) 1 or 0
+    inputs: Singles,
+    outputs: Singles,
+    window: Ints,  # (n,) rows of inputs
+    targets: Ints,  # (m,) rows of outputs
+    labels: Singles,  # (m,) 1 or 0
     mean: bool,  # read the window's mean, else its words one by one
     rate: float,  # 0: evaluate only
-    x: NDArray[np.float32],  # (P,) this and the next two are scratch space
-    error: NDArray[np.float32],  # (P,)
-    wrong: NDArray[np.float32],  # (m,)
+    x: Singles,  # (P,) this and the next two are scratch space
+    error: Singles,  # (P,)
+    wrong: Singles,  # (m,)
 ) -> Any:
     """For each x, take a gradient step on -ln sigmoid(±x·u) summed over the targets u; return the
     sum of these losses, which is computed only if `rate` is 0."""
@@ -177,12 +173,12 @@ def take_step(
 @njit(**COMPILED)
 def read_sentences(
     ids: NDArray[np.int32],
-    starts: Integers,
+    starts: Ints,
     first: int,
     last: int,
     plan: Any,  # the `Plan` of word2vec.py
-    inputs: NDArray[np.float32],
-    outputs: NDArray[np.float32],
+    inputs: Singles,
+    outputs: Singles,
     window: int,
     dynamic: bool,
     negatives: int,
@@ -231,18 +227,18 @@ SUM, MEAN, CONCATENATION = 0, 1, 2
 
 @njit(**COMPILED)
 def take_document_step(
-    document: NDArray[np.float32],  # (P,)
-    inputs: NDArray[np.float32],
-    outputs: NDArray[np.float32],  # (V, X)
-    words: Integers,  # (n,) rows of inputs
-    targets: Integers,  # (m,) rows of outputs
-    labels: NDArray[np.float32],  # (m,) 1 or 0
+    document: Singles,  # (P,)
+    inputs: Singles,
+    outputs: Singles,  # (V, X)
+    words: Ints,  # (n,) rows of inputs
+    targets: Ints,  # (m,) rows of outputs
+    labels: Singles,  # (m,) 1 or 0
     joining: int,  # SUM, MEAN or CONCATENATION
     is_training: bool,  # False: only the document learns
     rate: float,  # 0: evaluate only
-    x: NDArray[np.float32],  # (X,) this and the next two are scratch space
-    error: NDArray[np.float32],  # (X,)
-    wrong: NDArray[np.float32],  # (m,)
+    x: Singles,  # (X,) this and the next two are scratch space
+    error: Singles,  # (X,)
+    wrong: Singles,  # (m,)
 ) -> Any:
     """Take a gradient step on -ln sigmoid(±x·u) summed over the targets u, with x the document
     joined with the words; return the sum of these losses, computed only if `rate` is 0."""
@@ -289,14 +285,14 @@ def take_document_step(
 @njit(**COMPILED)
 def read_documents(
     ids: NDArray[np.int32],
-    starts: Integers,  # (U + 1,)
-    numbers: Integers,  # (U,) rows of documents
+    starts: Ints,  # (U + 1,)
+    numbers: Ints,  # (U,) rows of documents
     first: int,
     last: int,
     plan: Any,  # the `Plan` of word2vec.py
-    documents: NDArray[np.float32],
-    inputs: NDArray[np.float32],
-    outputs: NDArray[np.float32],
+    documents: Singles,
+    inputs: Singles,
+    outputs: Singles,
     window: int,  # 0: read the document alone
     dynamic: bool,
     negatives: int,
@@ -352,18 +348,18 @@ _LARGEST = np.float32(100.0)
 
 @njit(**COMPILED)
 def read_cells(
-    order: Integers,  # (n,) which cells, one after the other
+    order: Ints,  # (n,) which cells, one after the other
     rows: NDArray[np.int32],  # (N,)
     columns: NDArray[np.int32],  # (N,)
-    amounts: NDArray[np.float32],  # (N,) weighted co-occurrences
-    words: NDArray[np.float32],  # (V, P)
-    contexts: NDArray[np.float32],  # (V, P)
-    word_bias: NDArray[np.float32],  # (V,)
-    context_bias: NDArray[np.float32],  # (V,)
-    word_squares: NDArray[np.float32],  # (V, P) sums of squared gradients
-    context_squares: NDArray[np.float32],
-    word_bias_squares: NDArray[np.float32],
-    context_bias_squares: NDArray[np.float32],
+    amounts: Singles,  # (N,) weighted co-occurrences
+    words: Singles,  # (V, P)
+    contexts: Singles,  # (V, P)
+    word_bias: Singles,  # (V,)
+    context_bias: Singles,  # (V,)
+    word_squares: Singles,  # (V, P) sums of squared gradients
+    context_squares: Singles,
+    word_bias_squares: Singles,
+    context_bias_squares: Singles,
     x_max: float,
     alpha: float,
     rate: float,  # 0: learn nothing
@@ -420,7 +416,7 @@ def _loss(one: int, other: int, table: Floats) -> Any:
 
 
 @njit(**_IN_ORDER)
-def _add(sign: float, slot: int, pairs: Integers, losses: Floats, table: Floats) -> None:
+def _add(sign: float, slot: int, pairs: Ints, losses: Floats, table: Floats) -> None:
     """Add what a cluster contributes to the losses of all pairs of others."""
     for counts in pairs[:, slot]:
         neighbours = np.flatnonzero(counts)
@@ -430,9 +426,7 @@ def _add(sign: float, slot: int, pairs: Integers, losses: Floats, table: Floats)
 
 
 @njit(**_IN_ORDER)
-def _fill(
-    slot: int, pairs: Integers, sizes: Integers, losses: Floats, logs: Floats, table: Floats
-) -> None:
+def _fill(slot: int, pairs: Ints, sizes: Ints, losses: Floats, logs: Floats, table: Floats) -> None:
     """Calculate what depends on a cluster whose counts are new."""
     sums = np.zeros(len(losses))
     for side in range(2):
@@ -455,7 +449,7 @@ def _fill(
 
 
 @njit(**_IN_ORDER)
-def _cheapest(in_view: NDArray[np.bool_], pairs: Integers, losses: Floats, logs: Floats) -> Any:
+def _cheapest(in_view: Bools, pairs: Ints, losses: Floats, logs: Floats) -> Any:
     """Return the two slots whose merge loses least, the first of equals."""
     slots = np.flatnonzero(in_view)
     out, into = pairs[0].sum(axis=1), pairs[1].sum(axis=1)
@@ -472,9 +466,9 @@ def _cheapest(in_view: NDArray[np.bool_], pairs: Integers, losses: Floats, logs:
 
 @njit(**_IN_ORDER)
 def merge_words(
-    starts: Integers,  # (2, V + 1) where the neighbours of each word begin, on the right and left
-    words: Integers,  # (2, N) the neighbours
-    counts: Integers,  # (2, N) of the pairs
+    starts: Ints,  # (2, V + 1) where the neighbours of each word begin, on the right and left
+    words: Ints,  # (2, N) the neighbours
+    counts: Ints,  # (2, N) of the pairs
     classes: int,  # at least 1 and at most V
     table: Floats,  # n ln n of small n
 ) -> Any:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from rungwise.core.arrays import Floats
 from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds
 from rungwise.models.families.gpt import GptConfig, LlamaConfig
@@ -192,7 +193,7 @@ class CountsAndNetwork:
         self.counts, self.network, self.gate = counts, network, gate
 
     @cached_property
-    def _branching(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    def _branching(self) -> list[tuple[Floats, Floats]]:
         """Tables by the length of a context, of each context: -Σ p log p over the tokens that the
         counts have seen after it, and the probability that is left to all others."""
         counts, tables = self.counts, []
@@ -212,7 +213,7 @@ class CountsAndNetwork:
     def max_length(self) -> int | None:
         return self.network.max_length
 
-    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Texts) -> list[Floats]:
         if not sum(map(len, texts)):
             return [np.zeros(0) for _ in texts]
         counts_N, network_N, features_NF = self._read_texts(texts)
@@ -279,7 +280,7 @@ class CountsAndNetwork:
         features_NF = self._make_features(texts, network_N3[:, 1:])
         return torch.from_numpy(counts_N), torch.from_numpy(network_N3[:, 0]), features_NF
 
-    def _make_features(self, texts: Texts, network_N2: NDArray[np.float64]) -> Tensor:
+    def _make_features(self, texts: Texts, network_N2: Floats) -> Tensor:
         """Return the features (N, F): the known length one-hot, then how sure both are."""
         counts_N2 = _measure_counts(self.counts, self._branching, texts)
         lengths_NO = np.eye(self.counts.order)[counts_N2[:, 0].astype(np.int64)]
@@ -291,7 +292,7 @@ def _mix(gate: Tensor, counts: Tensor, network: Tensor) -> Tensor:
     return torch.logaddexp(of_counts, nn.functional.logsigmoid(-gate) + network)
 
 
-def _read_network(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.float64]:
+def _read_network(logits_BTV: Tensor, targets_BT: Tensor) -> Floats:
     """Return of each target its log-probability, and how sure the network is, (B, T, 3)."""
     log_BTV = at_least_float32(logits_BTV).log_softmax(dim=-1)
     target_BT1 = log_BTV.gather(-1, targets_BT[..., None])
@@ -305,9 +306,7 @@ def _measure_confidence(log_probabilities: Tensor) -> Tensor:
 
 
 def _measure_counts(
-    model: NgramLanguageModel,
-    branching: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
-    texts: Texts,
+    model: NgramLanguageModel, branching: Sequence[tuple[Floats, Floats]], texts: Texts
 ) -> NDArray[Any]:
     """Return of each token's context how many tokens of it the counts have seen followed by
     something, and about how unsure they are, in nats, (N, 2): the entropy as if what is left to

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from rungwise.core.arrays import Floats, Ints, Singles
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models import ngram_model
@@ -45,7 +46,7 @@ from rungwise.models.fitting import (
 )
 from rungwise.models.losses.objectives import CAUSAL, Objective
 from rungwise.models.losses.output_layer import cluster_words
-from rungwise.models.ngram_model import Floats, NgramLanguageModel, Table, find_ngrams
+from rungwise.models.ngram_model import NgramLanguageModel, Table, find_ngrams
 
 FILE = "model.arpa"
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
@@ -212,7 +213,7 @@ def _read_section(
     return np.array(ngrams, np.int64).reshape(-1, size), logs_N, weights_N
 
 
-def _join_words(words: Sequence[str], ids_n: NDArray[np.int64]) -> str:
+def _join_words(words: Sequence[str], ids_n: Ints) -> str:
     return " ".join([words[int(id_)] for id_ in ids_n])
 
 
@@ -438,15 +439,15 @@ class ClassModel:
     is_exact: ClassVar[bool] = True
 
     ngrams: NgramLanguageModel  # of classes
-    classes: NDArray[np.int64]  # (V,) of each word
-    log_words: NDArray[np.float64]  # (V,) of each word in its class
+    classes: Ints  # (V,) of each word
+    log_words: Floats  # (V,) of each word in its class
     paths: tuple[str, ...]  # (C,) bits of each cluster
 
     @property
     def vocab_size(self) -> int:
         return len(self.classes)
 
-    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
         classes = [self.classes[np.asarray(text, np.int64)] for text in texts]
         scores = self.ngrams.log_probabilities(classes)  # pyright: ignore[reportArgumentType]
         return [
@@ -454,12 +455,12 @@ class ClassModel:
             for row, text in zip(scores, texts, strict=True)
         ]
 
-    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, ids: Sequence[int]) -> Singles:
         """Return the prefixes (len(ids), D) of words; zeros for one in no cluster."""
         return self._prefixes[np.minimum(self.classes[list(ids)], len(self.paths))]
 
     @cached_property
-    def _prefixes(self) -> NDArray[np.float32]:
+    def _prefixes(self) -> Singles:
         each = [[(bits, path[:bits]) for bits in _PREFIXES] for path in self.paths]
         column = {prefix: n for n, prefix in enumerate(dict.fromkeys(itertools.chain(*each)))}
         rows = np.zeros((len(each) + 1, len(column)), np.float32)

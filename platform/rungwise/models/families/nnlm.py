@@ -49,11 +49,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.arrays import Floats
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import CausalBatch
 from rungwise.models.family import Family, LayeredFamily, Steps
@@ -340,7 +340,7 @@ class BigramModel:
         return len(self.module.bias)
 
     @torch.no_grad()
-    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
         scores = []
         for text in texts:
             ids = torch.tensor([self.end, *text], device=self.module.bias.device)
@@ -483,7 +483,7 @@ class SennaModel(TrainedModule):
     end: int
 
     @torch.no_grad()
-    def ranks(self, texts: Texts, places: Sequence[Sequence[int]]) -> Iterator[NDArray[np.float64]]:
+    def ranks(self, texts: Texts, places: Sequence[Sequence[int]]) -> Iterator[Floats]:
         senna = self.module.senna
         every_VD = senna.middle(senna.token_embedding.weight)
         at_once = max(1, _MOST_UNITS // every_VD.numel())

@@ -35,12 +35,12 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from rungwise.core.arrays import Singles
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.core.tokens import SpecialIds
 from rungwise.core.wording import format_count
@@ -545,7 +545,7 @@ class SentenceVectorModel:
     module: SentenceModel
 
     @torch.no_grad()
-    def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Texts) -> Singles:
         """Return the vectors (N, E), of both encoders if there are two; zeros for no tokens."""
         encoders = [each for each in (self.module.body, self.module.other) if each is not None]
         device = next(self.module.parameters()).device
@@ -566,7 +566,7 @@ class SentenceVectorModel:
             whole[places] = np.concatenate(parts)
         return whole
 
-    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> Singles:
         encoder = LayeredEncoder(self.module.body, None, 0)
         return EncodedWords(encoder, None, None).word_layers(texts, words)
 

@@ -40,13 +40,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.arrays import Floats, Ints
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import BlockError, ConfigError
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32, output_logits
 from rungwise.models.ngram_model import SparseSums, merge_sums
 
 Text = Callable[[], Iterable[NDArray[np.integer]]]  # the ids of the training text, in parts
-Counts = NDArray[np.int64]
 _SMALL = 1 << 16  # counts whose n ln n is looked up
 _EM_STEPS = 10
 _MOST_LEAVES = 8  # of a word: without a bound they double at every level
@@ -59,7 +59,7 @@ class Tree(NamedTuple):
     words: NDArray[np.int32]  # (L,)
 
 
-def count_words(text: Text, vocab_size: int) -> Counts:
+def count_words(text: Text, vocab_size: int) -> Ints:
     """Count each word of the text, (V,)."""
     counts_V = np.zeros(vocab_size, np.int64)
     for ids in text():
@@ -67,7 +67,7 @@ def count_words(text: Text, vocab_size: int) -> Counts:
     return counts_V
 
 
-def frequency_classes(counts_V: Counts, classes: int) -> NDArray[np.int64]:
+def frequency_classes(counts_V: Ints, classes: int) -> Ints:
     """Return the class of each word, (V,): by falling count, a class is closed when it has its
     share of the occurrences that are left, and in time for each class to have a word."""
     class_V = np.empty(len(counts_V), np.int64)
@@ -85,12 +85,12 @@ def frequency_classes(counts_V: Counts, classes: int) -> NDArray[np.int64]:
 class Clusters(NamedTuple):
     """Words in classes; classes near in the tree have near numbers."""
 
-    classes: Counts  # (V,) -1 for a word that is left out
+    classes: Ints  # (V,) -1 for a word that is left out
     paths: tuple[str, ...]  # (C,) bits from the root to each class, none a prefix of another
 
 
 def cluster_words(
-    left_N: Counts, right_N: Counts, count_N: Counts, counts_V: Counts, classes: int
+    left_N: Ints, right_N: Ints, count_N: Ints, counts_V: Ints, classes: int
 ) -> Clusters:
     """Cluster words into `classes`, or as many as there are words, from the counts of adjacent
     pairs. Words enter by falling `counts_V`; one with 0 is left out with its pairs."""
@@ -125,7 +125,7 @@ def cluster_words(
     return Clusters(class_V, tuple(paths[slot] for slot in slots))
 
 
-def brown_clusters(text: Text, counts_V: Counts, classes: int) -> Clusters:
+def brown_clusters(text: Text, counts_V: Ints, classes: int) -> Clusters:
     """Return Brown clusters of all words; those that do not occur count once."""
     V = len(counts_V)
     parts: list[SparseSums] = []
@@ -142,12 +142,12 @@ def random_tree(vocab_size: int) -> Tree:
     return _tree(np.random.default_rng(0).permutation(vocab_size), _halves)
 
 
-def huffman_tree(counts_V: Counts) -> Tree:
+def huffman_tree(counts_V: Ints) -> Tree:
     """Return the Huffman tree; words that do not occur count once."""
     return _tree(_huffman(range(len(counts_V)), counts_V), lambda pair: pair)
 
 
-def cluster_tree(clusters: Clusters, counts_V: Counts) -> Tree:
+def cluster_tree(clusters: Clusters, counts_V: Ints) -> Tree:
     """Return the tree of clusters, each with the Huffman tree of its words."""
     below = {
         path: _huffman(np.flatnonzero(clusters.classes == number).tolist(), counts_V)
@@ -160,12 +160,12 @@ def cluster_tree(clusters: Clusters, counts_V: Counts) -> Tree:
     return _tree(root, lambda pair: pair)
 
 
-def learn_tree(points_VD: NDArray[np.float64], balanced: bool, overlap: float) -> Tree:
+def learn_tree(points_VD: Floats, balanced: bool, overlap: float) -> Tree:
     """Return the tree of points: words go to the side that is responsible, or to both within
     `overlap` of one half; with `balanced`, each side takes a half."""
     leaves_V = np.ones(len(points_VD), np.int64)
 
-    def divide(words: NDArray[np.int64]) -> tuple[Any, Any]:
+    def divide(words: Ints) -> tuple[Any, Any]:
         share_N = responsibilities(points_VD[words])
         if balanced:
             return _halves(words[np.argsort(share_N, kind="stable")])
@@ -181,7 +181,7 @@ def learn_tree(points_VD: NDArray[np.float64], balanced: bool, overlap: float) -
     return _tree(np.arange(len(points_VD)), divide)
 
 
-def responsibilities(points_ND: NDArray[np.float64]) -> NDArray[np.float64]:
+def responsibilities(points_ND: Floats) -> Floats:
     """Fit a mixture of two Gaussians with one variance, beginning with halves along a random
     direction; return the share of the first in each point, (N,)."""
     direction_D = np.random.default_rng(len(points_ND)).standard_normal(points_ND.shape[1])
@@ -198,7 +198,7 @@ def responsibilities(points_ND: NDArray[np.float64]) -> NDArray[np.float64]:
     return share_N
 
 
-def _halves(words: NDArray[np.int64]) -> tuple[Any, Any]:
+def _halves(words: Ints) -> tuple[Any, Any]:
     return words[: len(words) // 2], words[len(words) // 2 :]
 
 
@@ -215,7 +215,7 @@ def huffman_merges(counts_N: Sequence[int]) -> list[tuple[int, int]]:
     return merges
 
 
-def _huffman(words: Iterable[int], counts_V: Counts) -> Any:
+def _huffman(words: Iterable[int], counts_V: Ints) -> Any:
     """Return nested pairs of words."""
     nodes: list[Any] = [*words]
     for rarer, other in huffman_merges([max(1, int(counts_V[word])) for word in nodes]):

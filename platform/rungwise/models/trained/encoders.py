@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.arrays import Singles
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.capabilities import Encoder, Texts, Words, WordVectors
@@ -172,7 +172,7 @@ class EncodedWords:
         return None if self.encoder.max_length is None else self.encoder.max_length - frame
 
     @torch.no_grad()
-    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> Singles:
         tokens: list[list[tuple[int, int]]] = []  # of each text: (word number, position)
         count = 0
         for ranges in words:
@@ -228,7 +228,7 @@ class StaticWords:
 
     table: WordVectors
 
-    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> Singles:
         tokens = [
             text[place]
             for text, ranges in zip(texts, words, strict=True)
@@ -248,7 +248,7 @@ class MeanOfStates:
     closes: int
 
     @torch.no_grad()
-    def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Texts) -> Singles:
         """Return the vectors (N, E). Texts are read alone: results do not depend on the batch."""
         room = None if self.max_length is None else self.max_length - 2
         rows = (torch.tensor([[self.opens, *text[:room], self.closes]]) for text in texts)
@@ -256,7 +256,7 @@ class MeanOfStates:
         return np.array([states_TE.mean(dim=0).numpy() for states_TE in states])
 
 
-def word_means(vectors: NDArray[np.float32], words: Words) -> NDArray[np.float32]:
+def word_means(vectors: Singles, words: Words) -> Singles:
     """Return the mean (K, N, E) of each word's vectors, given those (K, tokens, E) of the tokens of
     all words in order; zeros for a word without tokens."""
     sizes = [len(each) for ranges in words for each in ranges]
@@ -264,7 +264,7 @@ def word_means(vectors: NDArray[np.float32], words: Words) -> NDArray[np.float32
     return _means(torch.from_numpy(vectors), numbers, len(sizes))
 
 
-def _means(vectors: Tensor, numbers: list[int], count: int) -> NDArray[np.float32]:
+def _means(vectors: Tensor, numbers: list[int], count: int) -> Singles:
     """Return the mean (K, N, E) of each word's vectors (K, tokens, E); zeros if it has none."""
     index = torch.tensor(numbers, dtype=torch.int64)
     sums = torch.zeros(vectors.shape[0], count, vectors.shape[2]).index_add_(1, index, vectors)

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rungwise.core.arrays import Floats, Singles
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.randomness import uniform
 from rungwise.instances.batch import CausalBatch, MaskedBatch
@@ -76,7 +77,7 @@ class TrainedModule:
         return self.module.body.vocab_size
 
     @torch.no_grad()
-    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, ids: Sequence[int]) -> Singles:
         ids_N = torch.tensor(list(ids), device=self._device)
         return self.module.body.token_embedding(ids_N).float().cpu().numpy()
 
@@ -95,13 +96,11 @@ class _BlockModel(TrainedModule, ABC):
     def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
         """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
 
-    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Texts) -> list[Floats]:
         return [rows_N1[:, 0] for rows_N1 in self.measure_targets(texts, _score_targets)]
 
     @torch.no_grad()
-    def measure_targets(
-        self, texts: Texts, measure: Measure, numbers: int = 1
-    ) -> list[NDArray[np.float64]]:
+    def measure_targets(self, texts: Texts, measure: Measure, numbers: int = 1) -> list[Floats]:
         """Return what `measure` makes of the logits (B, T, V) and the targets (B, T): so many
         numbers for each token of each text, (N, numbers)."""
         scores = [np.zeros((len(text), numbers)) for text in texts]
@@ -230,18 +229,16 @@ class MaskedModel(TrainedModule):
         rows = MaskedBatch.to_predict(masked_BT, segments_BT, lengths_B, position_B1)
         return self.module.fill(rows).mlm[:, 0]
 
-    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Texts) -> list[Floats]:
         return self._scores(texts, [range(1, len(text) + 1) for text in texts])
 
     def log_probabilities_in_words(
         self, texts: Texts, word_starts: Sequence[Sequence[bool]]
-    ) -> list[NDArray[np.float64]]:
+    ) -> list[Floats]:
         return self._scores(texts, [_word_ends(starts) for starts in word_starts])
 
     @torch.no_grad()
-    def _scores(
-        self, texts: Texts, hidden_until: Sequence[Sequence[int]]
-    ) -> list[NDArray[np.float64]]:
+    def _scores(self, texts: Texts, hidden_until: Sequence[Sequence[int]]) -> list[Floats]:
         """Score each token with itself and the following ones up to `hidden_until` masked."""
         scores = [np.zeros(len(text)) for text in texts]
         inside = None if self.max_length is None else self.max_length - 2  # [CLS] and [SEP]

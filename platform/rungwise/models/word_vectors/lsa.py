@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from rungwise.core.arrays import Floats, Ints, Singles
 from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Size
@@ -36,7 +37,6 @@ from rungwise.models.word_vectors.word2vec import (
     vector_objective,
 )
 
-Floats = NDArray[np.float64]
 _PPMI = "a list of numbers for every word, from the words that stand beside it more than by chance"
 
 
@@ -86,7 +86,7 @@ class LsaConfig(VectorFamily):
         most = max(1, size.documents // 2)
         return {"model.size": most} if most < self.size else {}
 
-    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
+    def count(self, text: TokenisedText, counts_V: Ints) -> SparseSums:
         """Count the cells of one shard, by key context·V + word; of pairs one of two is counted.
         Words with a count of 0 are removed first."""
         bounds = text.starts[text.first_sentence]
@@ -106,9 +106,7 @@ class LsaConfig(VectorFamily):
         both = np.concatenate([contexts, words]), np.concatenate([words, contexts])
         return Cells(*both, np.tile(table.sums, 2))  # a word near itself has its pair twice
 
-    def solve(
-        self, cells: Cells, counts_V: NDArray[np.int64], documents: int, seed: int
-    ) -> Solution:
+    def solve(self, cells: Cells, counts_V: Ints, documents: int, seed: int) -> Solution:
         from scipy.sparse import csr_array
 
         contexts = documents if self.contexts == "documents" else len(counts_V)
@@ -166,8 +164,8 @@ _VALUES, _IMPORTANCE = "singular_values", "importance"
 class LsaModel(TableModel):
     """Vectors of words, and what gives a new text its vector."""
 
-    singular_values: NDArray[np.float32]  # (D,)
-    importance: NDArray[np.float32]  # (V,) of each word, 0 for one that is left out
+    singular_values: Singles  # (D,)
+    importance: Singles  # (V,) of each word, 0 for one that is left out
     config: LsaConfig
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
@@ -180,7 +178,7 @@ class LsaModel(TableModel):
         lengths = np.linalg.norm(self.table.astype(np.float64), axis=0)
         return self.table / np.where(lengths > 0, lengths, 1.0)
 
-    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> Singles:
         """Return the vectors (len(texts), D) of texts; zeros for one without a known word."""
         left, rows = self.left, np.zeros((len(texts), self.table.shape[1]), np.float32)
         for ids, row in zip(texts, rows, strict=True):

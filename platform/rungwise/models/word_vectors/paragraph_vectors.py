@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.core import randomness
+from rungwise.core.arrays import Ints, Singles
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.fitting import Losses, Stretch, Weights
 from rungwise.models.word_vectors.word2vec import (
-    Counts,
     Plan,
     WindowFamily,
     mean,
@@ -67,7 +67,7 @@ class ParagraphVectorsConfig(WindowFamily):
         words = f", window {self.window}" if self.learns_words else ""
         return f"{name} with {self.output_name}, vectors of {self.size}{words}"
 
-    def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
+    def start(self, counts_V: Ints, documents: int, seed: int) -> Weights:
         """Return the initial weights; the last input is for places beyond a document's ends."""
         rng = np.random.default_rng(seed)
         counts = counts_V if self.learns_words else counts_V[:0]
@@ -118,9 +118,7 @@ class ParagraphVectorsConfig(WindowFamily):
             *(*rates, seed),
         )
 
-    def fit(
-        self, weights: Weights, plan: Plan, texts: Sequence[NDArray[np.integer]]
-    ) -> NDArray[np.float32]:
+    def fit(self, weights: Weights, plan: Plan, texts: Sequence[NDArray[np.integer]]) -> Singles:
         """Return the vectors (len(texts), P) of new texts; zeros for one without a known token."""
         rows = np.zeros((len(texts), weights["inputs"].shape[1]), np.float32)
         for ids, row in zip(texts, rows, strict=True):
@@ -162,13 +160,13 @@ class ParagraphVectorsConfig(WindowFamily):
         documents = np.where(count, total / np.maximum(count, 1), before["documents"])
         return {**mean(replicas), "documents": documents.astype(np.float32)}
 
-    def model(self, weights: Weights, counts_V: Counts) -> "ParagraphModel":
+    def model(self, weights: Weights, counts_V: Ints) -> "ParagraphModel":
         kind = ParagraphWordModel if self.learns_words else ParagraphModel
         return kind(
             self, self._narrowed(weights["inputs"]), self._narrowed(weights["outputs"]), counts_V
         )
 
-    def document_vectors(self, weights: Weights) -> NDArray[np.float32]:
+    def document_vectors(self, weights: Weights) -> Singles:
         return self._narrowed(weights["documents"])
 
     def from_tensors(self, tensors: Weights, special: SpecialIds) -> "ParagraphModel":
@@ -181,7 +179,7 @@ class ParagraphVectorsConfig(WindowFamily):
         is_long = self.architecture == "dm" and self.joining == "concatenation"
         return 2 * self.window + 1 if is_long else 1
 
-    def _narrowed(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _narrowed(self, rows: Singles) -> Singles:
         """Remove what rows of one or more vectors are padded with."""
         parts = rows.shape[1] // len(pad_rows(np.zeros((1, self.size)))[0])
         narrow = rows.reshape(len(rows), parts, -1)[:, :, : self.size]
@@ -196,16 +194,16 @@ class ParagraphModel:
     """A finished run without the vectors of its documents: what gives a new text its vector."""
 
     config: ParagraphVectorsConfig
-    inputs: NDArray[np.float32]  # (V + 1, D), the last for places beyond an end; or (1, D)
-    outputs: NDArray[np.float32]  # (R, X)
-    counts: Counts  # (V,) of tokens in the training split
+    inputs: Singles  # (V + 1, D), the last for places beyond an end; or (1, D)
+    outputs: Singles  # (R, X)
+    counts: Ints  # (V,) of tokens in the training split
 
     learns_documents: ClassVar[bool] = True  # it has learnt a vector for each that it has read
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         return {name: getattr(self, name) for name in _TENSORS}
 
-    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> Singles:
         """Return the vectors (len(texts), D) of texts; zeros for one without a known token."""
         outputs = self.outputs.reshape(-1, self.config.size)
         weights = {
@@ -224,5 +222,5 @@ class ParagraphWordModel(ParagraphModel):
     def vocab_size(self) -> int:
         return len(self.counts)
 
-    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, ids: Sequence[int]) -> Singles:
         return self.inputs[list(ids)]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rungwise.core import randomness
+from rungwise.core.arrays import Bits, Ints, Singles
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import Family
@@ -29,7 +30,6 @@ from rungwise.models.word_vectors.word2vec import TABLE, TableModel, vector_obje
 
 _COMMON = 1e-4  # a: the share of the text at which the weight of a neighbour is half
 _STARTS, _ITERATIONS = 4, 30  # of k-means; the best start is taken
-Vectors = NDArray[np.float32]
 _TENSORS = (TABLE, "centres", "means", "rows", "weights")
 
 
@@ -58,7 +58,7 @@ class PrototypesConfig(Family):
     def describe(self) -> str:
         return f"{self.prototypes} prototypes of a word, contexts of {self.window} words a side"
 
-    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> "Contexts":
+    def count(self, text: TokenisedText, counts_V: Ints) -> "Contexts":
         """Sample the occurrences of one shard, with their neighbours in the document."""
         bounds = text.starts[text.first_sentence]
         document = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
@@ -77,7 +77,7 @@ class PrototypesConfig(Family):
         order = self._sample(words, draws)
         return Contexts(words[order], draws[order], near[order])
 
-    def _sample(self, words: NDArray[np.int32], draws: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def _sample(self, words: NDArray[np.int32], draws: Bits) -> Ints:
         """Return the places of occurrences that remain, by word and draw."""
         order = np.lexsort((draws, words))
         ordered = words[order]
@@ -95,9 +95,7 @@ class PrototypesConfig(Family):
     def cells(self, table: "Contexts", vocab_size: int) -> "Contexts":
         return table
 
-    def refine(
-        self, vectors: Vectors, cells: "Contexts", counts_V: NDArray[np.int64], seed: int
-    ) -> Solution:
+    def refine(self, vectors: Singles, cells: "Contexts", counts_V: Ints, seed: int) -> Solution:
         from sklearn.cluster import KMeans
 
         has_vector = (np.abs(vectors).sum(axis=1) > 0) & (counts_V > 0)
@@ -153,7 +151,7 @@ class Contexts(NamedTuple):
     """Occurrences of words, sorted by word and draw."""
 
     words: NDArray[np.int32]  # (N,)
-    draws: NDArray[np.uint64]  # (N,) hashes of their places
+    draws: Bits  # (N,) hashes of their places
     neighbours: NDArray[np.int32]  # (N, W), -1 beyond the document
 
 
@@ -161,10 +159,10 @@ class Contexts(NamedTuple):
 class PrototypesModel(TableModel):
     """The vectors that were given, and prototypes of the words that have some."""
 
-    centres: Vectors  # (M, K, D)
-    means: Vectors  # (M, D) of the contexts
-    rows: NDArray[np.int64]  # (V,) which of M a word is, or -1
-    weights: Vectors  # (V,) as a neighbour
+    centres: Singles  # (M, K, D)
+    means: Singles  # (M, D) of the contexts
+    rows: Ints  # (V,) which of M a word is, or -1
+    weights: Singles  # (V,) as a neighbour
     window: int
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
@@ -172,17 +170,17 @@ class PrototypesModel(TableModel):
         return dict(zip(_TENSORS, arrays, strict=True))
 
     @cached_property
-    def _unit_table(self) -> Vectors:
+    def _unit_table(self) -> Singles:
         return _unit(self.table)
 
-    def prototypes(self, word: int) -> Vectors:
+    def prototypes(self, word: int) -> Singles:
         """Return the vectors (K, D) of a word; (1, D) if it has one."""
         vector, row = self.table[word], self.rows[word]
         if row < 0:
             return vector[None]
         return vector + np.linalg.norm(vector) * (self.centres[row] - self.means[row])
 
-    def word_layers(self, texts: Texts, words: Words) -> Vectors:
+    def word_layers(self, texts: Texts, words: Words) -> Singles:
         """Return (2, N, D): in layer 0 a word's vector, in layer 1 its prototype in the context."""
         layers = [np.zeros((2, 0, self.table.shape[1]), self.table.dtype)]
         for text, pairs in zip(texts, words, strict=True):
@@ -190,7 +188,7 @@ class PrototypesModel(TableModel):
             layers.append(self._in_text(np.array(text, np.int32), places))
         return word_means(np.concatenate(layers, axis=1), words)
 
-    def _in_text(self, ids: NDArray[np.int32], places: NDArray[np.int64]) -> Vectors:
+    def _in_text(self, ids: NDArray[np.int32], places: Ints) -> Singles:
         """Return the vectors (2, n, D) of the tokens at these places."""
         bounds = np.zeros_like(places), np.full_like(places, len(ids))
         near = _neighbours(ids, places, *bounds, self.window)
@@ -205,11 +203,7 @@ class PrototypesModel(TableModel):
 
 
 def _neighbours(
-    ids: NDArray[np.int32],
-    places: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    window: int,
+    ids: NDArray[np.int32], places: Ints, starts: Ints, ends: Ints, window: int
 ) -> NDArray[np.int32]:
     """Return the tokens (n, W) around places, each in a text of its own."""
     steps = [step for step in range(-window, window + 1) if step]
@@ -220,7 +214,7 @@ def _neighbours(
 
 def _contexts(
     unit_vectors: NDArray[np.floating], weights_V: NDArray[np.floating], near: NDArray[np.int32]
-) -> Vectors:
+) -> Singles:
     """Return the weighted means (n, D) of neighbours, at length 1; zeros if none is known."""
     weights = np.where(near >= 0, weights_V[near], 0.0)
     return _unit(np.einsum("nw,nwd->nd", weights, unit_vectors[near])).astype(np.float32)

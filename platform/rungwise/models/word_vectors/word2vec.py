@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from rungwise.core.arrays import Bits, Floats, Ints, Singles
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import LITTLE, Family, LayeredFamily, Size, suggest_passes
 from rungwise.models.fitting import Stretch, Weights
@@ -106,13 +107,13 @@ _OUTPUT = "output.weight"
 class TableModel:
     """A finished run with a vector for each token."""
 
-    table: NDArray[np.float32]  # (V, D)
+    table: Singles  # (V, D)
 
     @property
     def vocab_size(self) -> int:
         return len(self.table)
 
-    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, ids: Sequence[int]) -> Singles:
         return self.table[list(ids)]
 
 
@@ -120,7 +121,7 @@ class TableModel:
 class WordVectorModel(TableModel):
     """The vectors of a finished run, and its output (word2vec) or context (GloVe) vectors."""
 
-    output: NDArray[np.float32]  # a row per token, or per node of the tree
+    output: Singles  # a row per token, or per node of the tree
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         return {TABLE: self.table, _OUTPUT: self.output}
@@ -136,21 +137,18 @@ def mean(replicas: Sequence[Weights]) -> Weights:
     }
 
 
-def pad_rows(rows_VD: NDArray[Any]) -> NDArray[np.float32]:
+def pad_rows(rows_VD: NDArray[Any]) -> Singles:
     """Pad rows with zeros to (V, P), so that vectorised loops have no remainder."""
     missing = -rows_VD.shape[1] % _MULTIPLE
     return np.pad(rows_VD, ((0, 0), (0, missing))).astype(np.float32)
 
 
-def random_rows(
-    rng: np.random.Generator, counts_V: NDArray[np.int64], size: int
-) -> NDArray[np.float32]:
+def random_rows(rng: np.random.Generator, counts_V: Ints, size: int) -> Singles:
     """Draw vectors (V, P), uniform in ±1/(2D); tokens with a count of 0 get zeros."""
     rows_VD = (rng.random((len(counts_V), size), np.float32) - 0.5) / size
     return pad_rows(rows_VD * (counts_V > 0)[:, None])
 
 
-Counts = NDArray[np.int64]
 _WHOLE = 1 << 32  # a probability of 1 as an integer
 
 
@@ -174,7 +172,7 @@ class WindowFamily(Family):
     def output_name(self) -> str:
         return "hierarchical softmax" if self.output == "hierarchical" else "negative sampling"
 
-    def plan(self, counts_V: Counts) -> "Plan":
+    def plan(self, counts_V: Ints) -> "Plan":
         """Build the tables for a pass over the text; words with a count of 0 are left out."""
         return Plan(
             keep_probabilities(counts_V, self.subsample),
@@ -182,7 +180,7 @@ class WindowFamily(Family):
             *huffman_paths(counts_V if self.output == "hierarchical" else counts_V[:0]),
         )
 
-    def outputs(self, counts_V: Counts, width: int) -> NDArray[np.float32]:
+    def outputs(self, counts_V: Ints, width: int) -> Singles:
         """Return the initial output: zeros, a row per word, or per node of the tree."""
         nodes = max(1, int((counts_V > 0).sum()) - 1)
         rows = nodes if self.output == "hierarchical" else len(counts_V)
@@ -220,7 +218,7 @@ class Word2vecConfig(WindowFamily, VectorFamily):
             "pretrain.epochs": suggest_passes(size, 400_000, most),
         }
 
-    def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
+    def start(self, counts_V: Ints, documents: int, seed: int) -> Weights:
         inputs = random_rows(np.random.default_rng(seed), counts_V, self.size)
         return {"inputs": inputs, "outputs": self.outputs(counts_V, inputs.shape[1])}
 
@@ -245,7 +243,7 @@ class Word2vecConfig(WindowFamily, VectorFamily):
     def average(self, before: Weights, replicas: Sequence[Weights]) -> Weights:
         return mean(replicas)
 
-    def model(self, weights: Weights, counts_V: Counts) -> WordVectorModel:
+    def model(self, weights: Weights, counts_V: Ints) -> WordVectorModel:
         inputs, outputs = weights["inputs"], weights["outputs"]
         return WordVectorModel(inputs[:, : self.size].copy(), outputs[:, : self.size].copy())
 
@@ -253,15 +251,15 @@ class Word2vecConfig(WindowFamily, VectorFamily):
 class Plan(NamedTuple):
     """Tables derived from word counts; probabilities are integers in units of 2^-32."""
 
-    keep: NDArray[np.uint64]  # (V,) probability that a word is read, 0 for never
-    share: NDArray[np.uint64]  # (V,) alias table: probability that a slot yields its own word
-    other: NDArray[np.int64]  # (V,) alias table: the word that it yields otherwise
-    path_starts: NDArray[np.int64]  # (V + 1,) start of each word's path; (1,) without a tree
-    path_nodes: NDArray[np.int64]  # (L,) from the root on
-    path_labels: NDArray[np.float32]  # (L,) the correct decision, 1 or 0
+    keep: Bits  # (V,) probability that a word is read, 0 for never
+    share: Bits  # (V,) alias table: probability that a slot yields its own word
+    other: Ints  # (V,) alias table: the word that it yields otherwise
+    path_starts: Ints  # (V + 1,) start of each word's path; (1,) without a tree
+    path_nodes: Ints  # (L,) from the root on
+    path_labels: Singles  # (L,) the correct decision, 1 or 0
 
 
-def keep_probabilities(counts_V: Counts, subsample: float) -> NDArray[np.uint64]:
+def keep_probabilities(counts_V: Ints, subsample: float) -> Bits:
     """Return the probability of reading each word, as in word2vec.c: (sqrt(f/s) + 1)·s/f, with f
     its share of the text and s `subsample`; 0 reads all."""
     share = counts_V / max(1, counts_V.sum())
@@ -270,7 +268,7 @@ def keep_probabilities(counts_V: Counts, subsample: float) -> NDArray[np.uint64]
     return _as_integers(np.where(counts_V > 0, chance, 0.0))
 
 
-def alias_table(weights_V: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def alias_table(weights_V: Floats) -> tuple[Bits, Ints]:
     """Build a table to draw words by weight in constant time (Walker 1977; Vose 1991): each slot's
     probability of its own word, and the word that it yields otherwise."""
     size = len(weights_V)
@@ -287,7 +285,7 @@ def alias_table(weights_V: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDA
     return _as_integers(share), other
 
 
-def huffman_paths(counts_V: Counts) -> tuple[Counts, Counts, NDArray[np.float32]]:
+def huffman_paths(counts_V: Ints) -> tuple[Ints, Ints, Singles]:
     """Build the Huffman tree: the start of each word's path, its nodes from the root on, and the
     decision at each, 1 for the rarer side. Words with a count of 0 have no path; of equal counts
     the lower id comes first."""
@@ -305,7 +303,7 @@ def huffman_paths(counts_V: Counts) -> tuple[Counts, Counts, NDArray[np.float32]
     return starts, nodes, np.array([label for path in leaves for _, label in path], np.float32)
 
 
-def _as_integers(probabilities: NDArray[np.float64]) -> NDArray[np.uint64]:
+def _as_integers(probabilities: Floats) -> Bits:
     return np.minimum(probabilities * _WHOLE, _WHOLE - 1).astype(np.uint64)
 
 
@@ -340,7 +338,7 @@ class GloveConfig(VectorFamily):
             "pretrain.epochs": suggest_passes(size, 250_000, 25),
         }
 
-    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> SparseSums:
+    def count(self, text: TokenisedText, counts_V: Ints) -> SparseSums:
         """Count the co-occurrences within the sentences of one shard, in units of 1 / `_unit`."""
         amounts = [self._unit // distance for distance in range(1, self.window + 1)]
         return count_neighbours(text, text.starts, counts_V, amounts)
@@ -352,7 +350,7 @@ class GloveConfig(VectorFamily):
         amounts = table.sums / self._unit * (1 + (rows == columns))
         return Cells(rows.astype(np.int32), columns.astype(np.int32), amounts.astype(np.float32))
 
-    def start(self, counts_V: NDArray[np.int64], documents: int, seed: int) -> Weights:
+    def start(self, counts_V: Ints, documents: int, seed: int) -> Weights:
         """Draw the initial weights; the sums of squared gradients start at 1."""
         rng = np.random.default_rng(seed)
         rows = [random_rows(rng, counts_V, self.size) for _ in _PARAMETERS]
@@ -360,16 +358,14 @@ class GloveConfig(VectorFamily):
         weights: Weights = dict(zip(_PARAMETERS, [*rows[:2], *biases], strict=True))
         return weights | {f"{name}{_SQUARES}": np.ones_like(weights[name]) for name in _PARAMETERS}
 
-    def read(
-        self, weights: Weights, cells: Cells, order: NDArray[np.int64], rate: float
-    ) -> tuple[float, int]:
+    def read(self, weights: Weights, cells: Cells, order: Ints, rate: float) -> tuple[float, int]:
         from rungwise.models import kernels
 
         arrays = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _PARAMETERS)
         arguments = [order, *cells, *arrays, self.x_max, self.alpha, rate]
         return kernels.read_cells(*arguments)
 
-    def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> WordVectorModel:
+    def model(self, weights: Weights, counts_V: Ints) -> WordVectorModel:
         words, contexts = (weights[name][:, : self.size] for name in ("words", "contexts"))
         return WordVectorModel(words + contexts, contexts.copy())
 
