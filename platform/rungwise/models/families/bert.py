@@ -63,7 +63,6 @@ from rungwise.models.transformer.block import (
     Norm,
     Transformer,
     initialise,
-    look_up_positions,
     sinusoid_positions,
 )
 from rungwise.models.transformer.body import (
@@ -84,17 +83,18 @@ class EncoderFamily(TransformerFamily):
     suggested_steps: ClassVar[Steps | None] = Steps(4e-3, rows=32, passes=20)
 
     @abstractmethod
-    def stack(self, vocab_size: int, *, causal: bool) -> TransformerBody:
-        """Build the body of every objective that predicts no pairs."""
+    def stack(self, vocab_size: int, *, causal: bool, pooler: bool = False) -> TransformerBody:
+        """Build the body; objectives that predict pairs need the `pooler`."""
 
-    @abstractmethod
     def head(self, vocab_size: int) -> "MlmHead":
         """Build the head for tokens, without the weights that `initialise` draws."""
+        return MlmHead(self.layer(0), vocab_size)
 
     def masked(self, vocab_size: int, pairs: bool) -> nn.Module:
         """Build the model that predicts masked tokens, and pairs if the family can."""
-        body = self.stack(vocab_size, causal=False)
-        return MaskedOutput(self, body, self.head(vocab_size))
+        body = self.stack(vocab_size, causal=False, pooler=pairs)
+        nsp = nn.Linear(self.hidden_size, 2) if pairs else None
+        return MaskedOutput(self, body, self.head(vocab_size), nsp)
 
     def build(self, vocab_size: int, objective: Objective) -> nn.Module:
         assert isinstance(objective.head, EncoderHead)
@@ -174,16 +174,8 @@ class BertConfig(EncoderFamily):
     def page_name(self, objective: Objective) -> str:
         return f"{reading_direction(objective)}BERT"
 
-    def stack(self, vocab_size: int, *, causal: bool) -> "Bert":
-        return Bert(self, vocab_size, pooler=False, causal=causal)
-
-    def head(self, vocab_size: int) -> "MlmHead":
-        return MlmHead(self.hidden_size, vocab_size)
-
-    def masked(self, vocab_size: int, pairs: bool) -> nn.Module:
-        body = Bert(self, vocab_size, pooler=pairs)
-        nsp = nn.Linear(self.hidden_size, 2) if pairs else None
-        return MaskedOutput(self, body, self.head(vocab_size), nsp)
+    def stack(self, vocab_size: int, *, causal: bool, pooler: bool = False) -> "Bert":
+        return Bert(self, vocab_size, pooler=pooler, causal=causal)
 
     def encoder(
         self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
@@ -201,47 +193,29 @@ class Bert(TransformerBody):
     def __init__(
         self, config: BertConfig, vocab_size: int, *, pooler: bool = True, causal: bool = False
     ) -> None:
+        super().__init__(config, vocab_size)
         D = config.hidden_size
-        super().__init__(vocab_size, D, config.dropout)
         self.config = config
         self.causal = causal
         self.segment_embedding = nn.Embedding(NUM_SEGMENTS, D)
-        self.position_embedding = (
-            nn.Embedding(config.max_position_embeddings, D)
-            if config.positions == "learned"
-            else None
-        )
+        if config.positions == "learned":
+            self.position_embedding = nn.Embedding(config.max_position_embeddings, D)
         self.embedding_norm = nn.LayerNorm(D, eps=config.layer_norm_epsilon)
         self.transformer = Transformer(config.blocks(), causal)
         self.pooler = nn.Linear(D, D) if pooler else None
         initialise(self, config.initializer_range)
 
-    def embed(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
-    ) -> Tensor:
-        if segments_BT is None:
-            segment_BTD = self.segment_embedding.weight[0]
-        else:
-            segment_BTD = self.segment_embedding(segments_BT)
-        position_BTD = self.position_vectors(ids_BT.shape[1], positions_BT)
-        summed_BTD = self.token_embedding(ids_BT) + segment_BTD + position_BTD
-        return self.dropout(self.embedding_norm(summed_BTD))
-
-    def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
-        """Return the position vectors, (T, D) or (B, T, D). Sinusoids of amplitude 1 would drown
-        the tokens in the LayerNorm: they are scaled to `initializer_range`."""
-        if self.position_embedding is not None:
-            return look_up_positions(self.position_embedding, sequence_length, positions_BT)
+    def position_vectors(self, length: int, positions_BT: Tensor | None = None) -> Tensor:
+        """Return learned vectors or sinusoids. Of amplitude 1, these would drown the tokens in the
+        LayerNorm: they are scaled to `initializer_range`."""
+        if (learned := super().position_vectors(length, positions_BT)) is not None:
+            return learned
         weight = self.token_embedding.weight
-        positions = sequence_length if positions_BT is None else positions_BT
+        positions = length if positions_BT is None else positions_BT
         sinusoids = sinusoid_positions(
             positions, self.config.hidden_size, weight.device, weight.dtype
         )
         return sinusoids * (self.config.initializer_range * math.sqrt(2))
-
-    def embeddings(self) -> list[nn.Module]:
-        tables = (self.token_embedding, self.segment_embedding, self.position_embedding)
-        return [*(table for table in tables if table is not None), self.embedding_norm]
 
     def pool(self, hidden_BTD: Tensor) -> Tensor:
         """Return the pooled vectors (B, D): [CLS] through a linear layer and tanh."""
@@ -250,21 +224,16 @@ class Bert(TransformerBody):
 
 
 class MlmHead(nn.Module):
-    """Dense, GELU, LayerNorm, tied embedding and bias. `input_size`: of concatenated states."""
+    """Dense, GELU, norm, tied embedding and bias, with the options of a block. `input_size`: of
+    concatenated states."""
 
     graphs: ClassVar = ("transform",)  # see parallel.py
 
-    def __init__(
-        self,
-        hidden_size: int,
-        vocab_size: int,
-        input_size: int | None = None,
-        biases: bool = True,
-        epsilon: float = BertConfig.layer_norm_epsilon,
-    ) -> None:
+    def __init__(self, layer: Layer, vocab_size: int, input_size: int | None = None) -> None:
         super().__init__()
-        self.dense = nn.Linear(input_size or hidden_size, hidden_size, bias=biases)
-        self.norm = nn.LayerNorm(hidden_size, eps=epsilon, bias=biases)
+        D = layer.hidden_size
+        self.dense = nn.Linear(input_size or D, D, bias=layer.biases)
+        self.norm = layer.new_norm()
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def transform(self, hidden: Tensor) -> Tensor:
@@ -488,12 +457,8 @@ class ModernBertConfig(EncoderFamily):
     def page_name(self, objective: Objective) -> str:
         return f"{reading_direction(objective)}ModernBERT"
 
-    def stack(self, vocab_size: int, *, causal: bool) -> "ModernBert":
+    def stack(self, vocab_size: int, *, causal: bool, pooler: bool = False) -> "ModernBert":
         return ModernBert(self, vocab_size, causal)
-
-    def head(self, vocab_size: int) -> MlmHead:
-        epsilon = self.layer_norm_epsilon
-        return MlmHead(self.hidden_size, vocab_size, biases=False, epsilon=epsilon)
 
 
 class ModernBert(TransformerBody):
@@ -502,20 +467,12 @@ class ModernBert(TransformerBody):
     name: ClassVar[str] = "modern_bert"
 
     def __init__(self, config: ModernBertConfig, vocab_size: int, causal: bool) -> None:
-        super().__init__(vocab_size, config.hidden_size, config.dropout)
+        super().__init__(config, vocab_size)
         self.causal = causal
         self.embedding_norm = config.layer(0).new_norm()
         self.transformer = Transformer(config.blocks(), causal)
         initialise(self, config.initializer_range)
         self.transformer.scale_residuals()
-
-    def embed(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
-    ) -> Tensor:
-        return self.dropout(self.embedding_norm(self.token_embedding(ids_BT)))
-
-    def embeddings(self) -> list[nn.Module]:
-        return [self.token_embedding, self.embedding_norm]
 
 
 # In transformers. Since its version 5 a config lists the attention type of each layer and the

@@ -128,13 +128,8 @@ class TranslatorBody(Body):
         h_BE, c_BE = (part.transpose(0, 1).flatten(1) for part in end)  # (2, B, D) -> (B, E)
         return outputs, (h_BE, c_BE)
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         return self.encode(ids_BT, lengths_B)[0]
-
-    def levels(self) -> list[list[nn.Module]]:
-        return [[self.token_embedding], *([layer] for layer in self.layers)]
 
 
 class Decoder(nn.Module):

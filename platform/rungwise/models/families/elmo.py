@@ -40,6 +40,7 @@ vocabulary, N tokens, C symbols of a token, K size of a symbol, F filters.
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
@@ -51,7 +52,7 @@ from rungwise.core.errors import BlockError
 from rungwise.core.tokens import SpecialIds
 from rungwise.core.wording import format_count
 from rungwise.instances.batch import CausalBatch
-from rungwise.models.families.bert import MlmHead
+from rungwise.models.families.bert import BertConfig, MlmHead
 from rungwise.models.family import StatefulFamily, Steps, TransformerFamily
 from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32
 from rungwise.models.losses.objectives import BIDIRECTIONAL, BILM, Objective
@@ -171,9 +172,7 @@ class Bidirectional(Body):
         right_BTD = torch.where(has_next_BT[:, :, None], right_BTD, right_BTD.new_zeros(()))
         return torch.cat((left_BTD, right_BTD), dim=-1)
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         """Return num_layers + 1 tensors (B, T, 2D), embeddings first. No token is left out, as in
         ELMo: at t the left half has read ids[0 .. t] and the right half ids[t ..]."""
         B, T = ids_BT.shape
@@ -229,7 +228,8 @@ class BidirectionalForPretraining(TokenOutput):
 
     def __init__(self, config: BidirectionalConfig, vocab_size: int) -> None:
         super().__init__(Bidirectional(config, vocab_size))
-        self.head = MlmHead(config.hidden_size, vocab_size, input_size=2 * config.hidden_size)
+        like_bert = replace(config.layer(0), epsilon=BertConfig.layer_norm_epsilon)
+        self.head = MlmHead(like_bert, vocab_size, input_size=2 * config.hidden_size)
         initialise(self.head, config.initializer_range, truncated=False)
 
     def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
@@ -458,7 +458,7 @@ class Elmo(Body):
 
     def __init__(self, config: ElmoConfig, vocab_size: int) -> None:
         D, characters = config.hidden_size, CharacterEncoder(config, vocab_size)
-        super().__init__(vocab_size, D, config.dropout, token_embedding=characters)
+        super().__init__(vocab_size, D, config.dropout, characters)
         self.width = 2 * D
         self.left_to_right, self.right_to_left = (
             nn.ModuleList(ProjectedLstm(config) for _ in range(config.num_layers)) for _ in range(2)
@@ -499,9 +499,7 @@ class Elmo(Body):
             after.append(end_BS)
         return outputs, torch.stack(after, dim=1)
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         tokens_BTD = self.token_embedding(ids_BT)
         left, _ = self.read_left(tokens_BTD, None)
         right = self.read_right(tokens_BTD, lengths_B)

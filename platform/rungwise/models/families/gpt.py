@@ -36,7 +36,6 @@ from rungwise.models.transformer.block import (
     Layer,
     Transformer,
     initialise,
-    look_up_positions,
 )
 from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
 
@@ -83,21 +82,12 @@ class Gpt(TransformerBody):
     name: ClassVar[str] = "gpt"
 
     def __init__(self, config: GptConfig, vocab_size: int) -> None:
-        super().__init__(vocab_size, config.hidden_size, config.dropout)
+        super().__init__(config, vocab_size)
         self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.transformer = Transformer(config.blocks(), causal=True)
         initialise(self, config.initializer_range, truncated=False)
         if config.norm == "pre":
             self.transformer.scale_residuals()
-
-    def embed(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
-    ) -> Tensor:
-        position_BTD = look_up_positions(self.position_embedding, ids_BT.shape[1], positions_BT)
-        return self.dropout(self.token_embedding(ids_BT) + position_BTD)
-
-    def embeddings(self) -> list[nn.Module]:
-        return [self.token_embedding, self.position_embedding]
 
 
 class GptForPretraining(NextTokenModel):
@@ -255,18 +245,10 @@ class Llama(TransformerBody):
     name: ClassVar[str] = "llama"
 
     def __init__(self, config: LlamaConfig, vocab_size: int) -> None:
-        super().__init__(vocab_size, config.hidden_size, config.dropout)
+        super().__init__(config, vocab_size)
         self.transformer = Transformer(config.blocks(), causal=True)
         initialise(self, config.initializer_range, truncated=False)
         self.transformer.scale_residuals()
-
-    def embed(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
-    ) -> Tensor:
-        return self.dropout(self.token_embedding(ids_BT))
-
-    def embeddings(self) -> list[nn.Module]:
-        return [self.token_embedding]
 
 
 class LlamaForPretraining(NextTokenModel):

@@ -200,9 +200,7 @@ class Nnlm(ContextBody):
         o_BTD = self.activate(x_BTX)
         return torch.cat((x_BTX, o_BTD.to(x_BTX.dtype)), dim=-1) if self.direct else o_BTD
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         return self.same_width(self.token_embedding(ids_BT), self.activate(self.context(ids_BT)))
 
     def levels(self) -> list[list[nn.Module]]:
@@ -260,9 +258,7 @@ class LogBilinear(ContextBody):
     def encode(self, ids_BT: Tensor, _: None, __: None, where: Boundaries) -> Tensor:
         return self.predict(ids_BT, where.document)
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         return [self.token_embedding(ids_BT), self.predict(ids_BT)]
 
     def levels(self) -> list[list[nn.Module]]:
@@ -433,9 +429,7 @@ class Senna(ContextBody):
         begin = len(self.offsets) // 2 * M
         return functional.linear(vectors, self.hidden.weight[:, begin : begin + M])
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         real_BT = None if lengths_B is None else real_places(ids_BT.shape[1], lengths_B).long()
         hidden_BTD = functional.hardtanh(self.hidden(self.context(ids_BT, real_BT)))
         return self.same_width(self.token_embedding(ids_BT), hidden_BTD)

@@ -228,13 +228,8 @@ class Recurrent(Body):
         """Drop units of the input of layer `number`, counted from 0."""
         return self.dropout(input_BTD)
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         return self.encode(ids_BT, None)[0]
-
-    def levels(self) -> list[list[nn.Module]]:
-        return [[self.token_embedding], *([layer] for layer in self.layers)]
 
     def embed(self, ids_BT: Tensor) -> Tensor:
         """Return the vectors (B, T, D) of tokens, without the words that are dropped."""

@@ -435,7 +435,7 @@ class SentenceBody(Body):
 
     def forward(self, ids_NL: Tensor, lengths_N: Tensor) -> Tensor:
         """Return the vectors (N, D); that of a sentence of no tokens means nothing."""
-        states_NLD = self.encode_layers(ids_NL, None, lengths_N)[-1]
+        states_NLD = self.read_layers(ids_NL, lengths_N)[-1]
         if self.feeds_forward:
             vectors_ND = pool(states_NLD, lengths_N, self.pooling)
             for layer in self.layers:
@@ -447,9 +447,7 @@ class SentenceBody(Body):
             return torch.cat([pool(left_ND, lengths_N, "last"), right_ND[:, 0]], dim=1)
         return pool(states_NLD, lengths_N, self.pooling)
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         if lengths_B is None:
             lengths_B = torch.full((len(ids_BT),), ids_BT.shape[1], device=ids_BT.device)
         states = [self.dropout(self.token_embedding(ids_BT))]

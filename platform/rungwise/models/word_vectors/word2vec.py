@@ -90,13 +90,8 @@ class WordTable(Body):
         super().__init__(vocab_size, size, dropout)
         nn.init.normal_(self.token_embedding.weight, std=size**-0.5)
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         return [self.dropout(self.token_embedding(ids_BT))]
-
-    def levels(self) -> list[list[nn.Module]]:
-        return [[self.token_embedding]]
 
 
 TABLE = f"{WordTable.name}.token_embedding.weight"
