@@ -36,19 +36,16 @@ class CausalConfig(Kind):
     def width(self) -> int:
         return self.sequence_length + 1
 
-    def build(
-        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
-    ) -> Built:
+    def make(self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int) -> Built:
         # One stream, `[END] d1 [END] d2 ... dn [END]`, cut into blocks of T + 1 tokens that overlap
         # by one: every token is predicted once, and none from another document.
         (end_id,) = special.require("end")
         begins = text.starts[text.first_sentence]  # documents + 1
-        documents = len(begins) - 1 if planned is None else planned
-        begins = begins[: documents + 1]
+        begins = begins[: planned + 1]
         tokens = int(begins[-1])
-        stream = np.empty(tokens + documents + 1, dtype=text.ids.dtype)
+        stream = np.empty(tokens + planned + 1, dtype=text.ids.dtype)
         is_end = np.zeros(len(stream), dtype=bool)
-        is_end[begins + np.arange(documents + 1)] = True
+        is_end[begins + np.arange(planned + 1)] = True
         stream[is_end] = end_id
         stream[~is_end] = text.ids[:tokens]
         block = self.sequence_length
@@ -58,7 +55,7 @@ class CausalConfig(Kind):
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         # Each block but the first repeats the last token of the one before it.
         ids = np.insert(stream, first[1:], stream[first[1:]])
-        counts = {"documents_joined": documents, "text_tokens": tokens}
+        counts = {"documents_joined": planned, "text_tokens": tokens}
         return Built(Shard(ids, offsets), counts)
 
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
@@ -88,14 +85,12 @@ class CausalConfig(Kind):
             "unused_share": unused / max(1, totals["text_tokens"] + totals["documents_joined"]),
         }
 
-    def batch(
-        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
-    ) -> CausalBatch[NDArray[Any]]:
+    def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> CausalBatch:
         """Split rows into inputs and targets, and derive documents and positions."""
         ids = rows.ids.astype(np.int64)
         inputs = ids[:, :-1]
         column = np.arange(inputs.shape[1])[None, :]
-        opens = inputs == vocabulary.end
+        opens = inputs == vocab.end
         begin = np.maximum.accumulate(np.where(opens, column, 0), axis=1)
         return CausalBatch(
             inputs,
@@ -111,12 +106,10 @@ class CorruptedWordsConfig(CausalConfig):
 
     kind: Literal["corrupted_words"] = "corrupted_words"  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def batch(
-        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
-    ) -> CausalBatch[NDArray[Any]]:
+    def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> CausalBatch:
         """Return the inputs, with the random words as targets (B, T)."""
-        batch = super().batch(rows, epochs, seed, vocabulary)
-        ordinary = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special.ids)
+        batch = super().batch(rows, epochs, seed, vocab)
+        ordinary = np.setdiff1d(np.arange(vocab.size), vocab.special.ids)
         place_T = np.arange(batch.ids.shape[1])
         draws_BT = uniform(seed, epochs[:, None], rows.instances[:, None], place_T)
         noise_BT = ordinary[(draws_BT * len(ordinary)).astype(np.int64)]
@@ -138,10 +131,10 @@ class CausalAndMaskedConfig(MaskedBlocksConfig):
         share = self.causal_share
         return share * self.length + (1 - share) * super().masked_per_row
 
-    def batch(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
-    ) -> CausalAndMaskedBatch[NDArray[Any]]:
-        masked = super().batch(rows, epochs, seed, vocabulary)
+    def batch(
+        self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary
+    ) -> CausalAndMaskedBatch:  # pyright: ignore[reportIncompatibleMethodOverride]
+        masked = super().batch(rows, epochs, seed, vocab)
         draws_B = uniform(seed, epochs, rows.instances, _DRAW)
         return CausalAndMaskedBatch(
             masked.originals(),

@@ -153,11 +153,9 @@ class MaskedKind(Kind):
             text += f"  too few instances to check the {', the '.join(too_small)}"
         return text
 
-    def batch(
-        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
-    ) -> MaskedBatch[NDArray[Any]]:
+    def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> MaskedBatch:
         """Mask the rows for these epochs (B,), or for epoch 0 if masking is static."""
-        masked = self._mask(rows, epochs, seed, vocabulary)
+        masked = self._mask(rows, epochs, seed, vocab)
         column = np.arange(rows.ids.shape[1])[None, :]
         real = column < rows.lengths[:, None]
         segments = np.zeros(rows.ids.shape, dtype=np.int64)
@@ -167,7 +165,7 @@ class MaskedKind(Kind):
         label = rows.columns.get("is_next", rows.columns.get("in_order"))
         document = positions = None
         if self.holds_several_texts:
-            opens = (rows.ids == vocabulary.special.cls) & real
+            opens = (rows.ids == vocab.special.cls) & real
             document = np.cumsum(opens, axis=1) * real
             begins = np.where(opens | (column == rows.lengths[:, None]), column, 0)
             positions = column - np.maximum.accumulate(begins, axis=1)
@@ -183,11 +181,9 @@ class MaskedKind(Kind):
             positions,
         )
 
-    def _mask(self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary) -> Masked:
+    def _mask(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> Masked:
         ids, numbers = rows.ids.astype(np.int64), rows.instances
-        return mask(
-            ids, rows.lengths, rows.unit_starts, numbers, epochs, seed, vocabulary, self.masking
-        )
+        return mask(ids, rows.lengths, rows.unit_starts, numbers, epochs, seed, vocab, self.masking)
 
     def _count_masks(self, shard: Shard, facts: Facts) -> dict[str, int]:
         """Draw the masks of epoch 0, and count what became of which tokens. Rows are numbered from
@@ -195,15 +191,15 @@ class MaskedKind(Kind):
         names = ("candidates", "selected", "to_mask", "to_random", "kept", "most_predictions")
         counts: dict[str, int] = dict.fromkeys(names, 0)
         expected = 0.0
-        vocabulary = Vocabulary(facts.vocab_size, facts.special)
+        vocab = Vocabulary(facts.vocab_size, facts.special)
         ordinary = np.ones(facts.vocab_size, dtype=bool)
         ordinary[list(facts.special.ids)] = False
         sample = np.arange(0, len(shard), max(1, len(shard.ids) // _TOKENS_MASKED))
         first_number = document_hash(facts.name) >> 2
         for begin in range(0, len(sample), _ROWS_AT_ONCE):
             local = sample[begin : begin + _ROWS_AT_ONCE]
-            rows = pad_rows(shard, local, first_number + local, self.length, vocabulary.pad)
-            masked = self._mask(rows, np.zeros_like(local), facts.seed, vocabulary)
+            rows = pad_rows(shard, local, first_number + local, self.length, vocab.pad)
+            masked = self._mask(rows, np.zeros_like(local), facts.seed, vocab)
             real = masked.weights > 0
             now = np.take_along_axis(masked.ids, masked.positions, axis=1)[real]
             before = masked.targets[real]
@@ -211,8 +207,8 @@ class MaskedKind(Kind):
             expected += float(expected_predictions(candidates, self.masking).sum())
             counts["candidates"] += int(candidates.sum())
             counts["selected"] += int(real.sum())
-            counts["to_mask"] += int((now == vocabulary.mask).sum())
-            counts["to_random"] += int(((now != vocabulary.mask) & (now != before)).sum())
+            counts["to_mask"] += int((now == vocab.mask).sum())
+            counts["to_random"] += int(((now != vocab.mask) & (now != before)).sum())
             counts["kept"] += int((now == before).sum())
             most = int(real.sum(axis=1).max(initial=0))
             counts["most_predictions"] = max(counts["most_predictions"], most)
@@ -235,8 +231,7 @@ class Pieces:
     end: Ints  # of each planned piece's document, in pieces
 
     @classmethod
-    def of(cls, starts: Ints, first: Ints, planned: int | None) -> "Pieces":
-        planned = len(first) - 1 if planned is None else planned
+    def of(cls, starts: Ints, first: Ints, planned: int) -> "Pieces":
         document = np.repeat(np.arange(planned), np.diff(first[: planned + 1]))
         end = first[1:][document]
         return cls(starts, first, planned, int(starts[first[planned]]), document, end)
@@ -252,9 +247,7 @@ class Pieces:
         return np.stack([self.starts[begin], self.starts[end]], axis=1)
 
 
-def in_half_rows(
-    text: TokenisedText, room: int, rng: np.random.Generator, planned: int | None
-) -> Pieces:
+def in_half_rows(text: TokenisedText, room: int, rng: np.random.Generator, planned: int) -> Pieces:
     """Pieces of at most half of `room`, so that any two neighbours make a pair. A sentence longer
     than `room` is cut smaller, so that pairs are full and A is not always half. Sizes are random:
     equal ones would reveal which pieces belong to one sentence."""
@@ -269,7 +262,7 @@ def _cut(
     size: Ints,  # of each sentence: the largest of its pieces, if cut
     varied: float,  # share of pieces that are smaller, down to half of `size`
     rng: np.random.Generator,
-    planned: int | None,
+    planned: int,
 ) -> Pieces:
     """Cut the sentences of more than `longest` tokens into pieces."""
     lengths = np.diff(text.starts)
@@ -373,9 +366,7 @@ class MaskedBlocksConfig(MaskedKind):
     def holds_several_texts(self) -> bool:
         return self.packed
 
-    def build(
-        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
-    ) -> Built:
+    def make(self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int) -> Built:
         # Whole sentences of one document (DOC-SENTENCES of Liu et al. 2019, arXiv:1907.11692), or
         # packed, FULL-SENTENCES, but attention stays within each text and positions restart.
         room = self.sequence_length - 2
@@ -419,9 +410,7 @@ class MaskedPairsConfig(MaskedKind):
                 "instances.kind=masked_blocks (and pretrain.objective=mlm), or add documents"
             )
 
-    def build(
-        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
-    ) -> Built:
+    def make(self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int) -> Built:
         # As Devlin et al. 2019, appendix A.2, but where google-research/bert truncates, a pair and
         # a random B end before the sentence that would overshoot, and long sentences are cut into
         # pieces: no token is lost, and lengths do not reveal the label. Targets are drawn per pair.
@@ -527,9 +516,7 @@ class SentenceOrderConfig(MaskedKind):
 
     kind: Literal["sentence_order"] = "sentence_order"
 
-    def build(
-        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
-    ) -> Built:
+    def make(self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int) -> Built:
         # Lan et al. 2020, ALBERT, arXiv:1909.11942. A pair that would leave a lone sentence behind
         # gives it its own last one, or absorbs it; a document of one sentence is cut in two. A
         # document of one token has no order; such tokens are left out and counted.

@@ -95,18 +95,13 @@ class DocumentRowsConfig(TextsKind):  # for sequence auto-encoders (Dai & Le 201
     def longest(self) -> int:
         return self.sequence_length
 
-    def build(
-        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
-    ) -> Built:
-        first = text.first_sentence if planned is None else text.first_sentence[: planned + 1]
-        return self.cut_texts(text, text.starts[first])
+    def make(self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int) -> Built:
+        return self.cut_texts(text, text.starts[text.first_sentence[: planned + 1]])
 
     def columns(self, text: TokenisedText, cut: Ints) -> dict[str, NDArray[Any]]:
         return {"document": text.documents[: len(cut)]}
 
-    def batch(
-        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
-    ) -> DocumentRows[NDArray[Any]]:
+    def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> DocumentRows:
         real = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
         return DocumentRows(np.where(real, rows.ids, 0).astype(np.int64), rows.lengths)
 
@@ -125,9 +120,7 @@ class TextPairsKind(TextsKind):
     def longest(self) -> int:
         return self.sentence_length
 
-    def build(
-        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
-    ) -> Built:
+    def make(self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int) -> Built:
         if (text.labels is None) == self.reads_labels:
             tasks = ["a text to write for each text", "one label for a pair of texts"]
             kinds, own = ["aligned_lines", "labelled_pairs"], int(self.reads_labels)
@@ -135,8 +128,7 @@ class TextPairsKind(TextsKind):
                 f"{self.kind} need a task with {tasks[own]}, found one with {tasks[1 - own]}; name "
                 f"another task in the step, or take {kinds[1 - own]}"
             )
-        pairs = len(text.documents) if planned is None else planned
-        return self.cut_texts(text, text.starts[: 2 * pairs + 1])
+        return self.cut_texts(text, text.starts[: 2 * planned + 1])
 
     def columns(self, text: TokenisedText, cut: Ints) -> dict[str, NDArray[Any]]:
         return {"first_length": cut[:, 0].astype(np.uint16)}
@@ -150,9 +142,7 @@ class TextPairsKind(TextsKind):
         facts.check("tokens of a text", longest, "at most", self.sentence_length)
         return counts
 
-    def batch(
-        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
-    ) -> TextPairs[NDArray[Any]]:
+    def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> TextPairs:
         """Split rows into their two texts."""
         first = rows.columns["first_length"].astype(np.int64)
         row, column = np.nonzero(np.arange(rows.ids.shape[1]) < rows.lengths[:, None])
@@ -201,10 +191,8 @@ class LabelledPairsConfig(TextPairsKind):
             f"frequent  {super().headline(totals, statistics)}"
         )
 
-    def batch(
-        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
-    ) -> LabelledPairs[NDArray[Any]]:
-        pairs = super().batch(rows, epochs, seed, vocabulary)
+    def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> LabelledPairs:
+        pairs = super().batch(rows, epochs, seed, vocab)
         return LabelledPairs(pairs.ids, pairs.lengths, rows.columns["label"].astype(np.int64))
 
 
@@ -235,26 +223,22 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         """The most tokens of a block as it is stored."""
         return self.sequence_length - 2 * self.masking.max_predictions
 
-    def build(
-        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
-    ) -> Built:
+    def make(self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int) -> Built:
         shorter = self.model_copy(update={"sequence_length": self._block})
-        return MaskedBlocksConfig.build(shorter, text, special, rng, planned)
+        return MaskedBlocksConfig.make(shorter, text, special, rng, planned)
 
-    def batch(
-        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
-    ) -> MaskedBatch[NDArray[Any]]:
+    def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> MaskedBatch:
         """Take the spans out, as T5 (Raffel et al. 2020, arXiv:1910.10683), in the form of one row,
         `[CLS] a [MASK] d [SEP] | [MASK] b c [SEP]` for a text of which b and c are masked. A single
         [MASK] stands for each span in both texts, as in BART (Lewis et al. 2020, arXiv:1910.13461).
         `masked_positions` are the places from which the tokens of the second text are predicted."""
-        masked = super().batch(rows, epochs, seed, vocabulary)
+        masked = super().batch(rows, epochs, seed, vocab)
         ids, hidden = masked.originals(), np.zeros(masked.ids.shape, dtype=bool)
         row, column = np.nonzero(masked.masked_weights)
         hidden[row, masked.masked_positions[row, column]] = True
-        (end,) = vocabulary.special.require("sep")
+        (end,) = vocab.special.require("sep")
         texts = [
-            _take_out(ids[number, :length], hidden[number, :length], vocabulary.mask, end)
+            _take_out(ids[number, :length], hidden[number, :length], vocab.mask, end)
             for number, length in enumerate(rows.lengths.tolist())
         ]
         first, second = (
@@ -298,14 +282,12 @@ class SentenceRunsConfig(Kind):
     def width(self) -> int:
         return self.sentences * (self.sentence_length + 2)
 
-    def build(
-        self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
-    ) -> Built:
+    def make(self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int) -> Built:
         # A row is `s1 [END] s2 [END] ... sn [END]`, with one more [END] between documents. Runs of
         # a document differ by at most one sentence; one without a neighbour is left out.
         (end_id,) = special.require("end")
         first = text.first_sentence
-        sizes = np.diff(first if planned is None else first[: planned + 1])  # sentences a document
+        sizes = np.diff(first[: planned + 1])  # sentences a document
         document = np.repeat(np.arange(len(sizes)), sizes)
         sentence = np.arange(len(document))
         lengths = np.diff(text.starts[: len(document) + 1])
@@ -383,13 +365,11 @@ class SentenceRunsConfig(Kind):
             f"{statistics['unused_share']:.2%} of the text unused"
         )
 
-    def batch(
-        self, rows: PaddedRows, epochs: Ints, seed: int, vocabulary: Vocabulary
-    ) -> SentenceRuns[NDArray[Any]]:
+    def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> SentenceRuns:
         """Split rows at their symbols into sentences."""
         column = np.arange(rows.ids.shape[1])[None, :]
         real = column < rows.lengths[:, None]
-        symbol = (rows.ids == vocabulary.end) & real
+        symbol = (rows.ids == vocab.end) & real
         # Where the sentence of each position begins: behind the last symbol before it.
         after = np.maximum.accumulate(np.where(symbol, column + 1, 0), axis=1)
         begin = np.pad(after, ((0, 0), (1, 0)))[:, :-1]

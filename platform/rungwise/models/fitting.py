@@ -27,6 +27,7 @@ from rungwise.models.trained.capabilities import Texts
 
 Weights = dict[str, NDArray[Any]]
 Losses = tuple[float, int]  # their sum, and their number
+Rates = tuple[float, float]  # of learning, at the beginning and the end of a stretch
 Shapes = Mapping[str, tuple[Any, tuple[int, ...]]]  # the type and the shape of each array
 Create = Callable[[Shapes], Weights]  # makes the arrays of a model, to be filled
 Parts = Sequence[Sequence[Any]]  # for each part of a partition, the handles of its tables
@@ -243,14 +244,7 @@ class ReadingFamily(WeightedFamily, Protocol):
         """Return the text as the units that are read whole, by one task and one thread."""
         ...
 
-    def read(
-        self,
-        weights: Weights,
-        plan: Sequence[NDArray[Any]],
-        text: Stretch,
-        rates: tuple[float, float],
-        seed: int,
-    ) -> Losses:
+    def read(self, weights: Weights, plan: Any, text: Stretch, rates: Rates, seed: int) -> Losses:
         """Learn from a stretch, updating `weights` in place; the learning rate goes linearly from
         the first to the second. Rates of 0 measure on held-out text."""
         ...

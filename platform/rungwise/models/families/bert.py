@@ -259,20 +259,18 @@ class MaskedOutput(MaskedHead):
 
     def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
         """Return the logits of the masked tokens and of the pair; see `TransformerBody.encode`."""
-        body: Any = self.body
         inputs, read_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions
         if self.nsp is not None:
             read_BM = functional.pad(read_BM, (1, 0))  # [CLS] in front, at position 0
-        return self.heads(body.encode(*inputs, boundaries(rows), read_BM))
+        return self.heads(self.body.encode(*inputs, boundaries(rows), read_BM))
 
     fill = forward
 
     def heads(self, states_BMD: Tensor) -> PretrainingLogits:
-        body: Any = self.body
         if self.nsp is None:
             return super().heads(states_BMD)
-        mlm_BMV = self.mlm(states_BMD[:, 1:], body.token_embedding.weight)
-        return PretrainingLogits(mlm_BMV, self.nsp(body.pool(states_BMD)))
+        mlm_BMV = self.mlm(states_BMD[:, 1:], self.body.token_embedding.weight)
+        return PretrainingLogits(mlm_BMV, self.nsp(self.body.pool(states_BMD)))
 
 
 def reading_direction(objective: Objective) -> str:

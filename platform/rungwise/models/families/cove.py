@@ -181,14 +181,6 @@ class Translator(TokenOutput):
 
     def read(self, rows: TextPairs[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the outputs of the decoder and its shares; see `Decoder`."""
-        body = self.body
-        assert isinstance(body, TranslatorBody)
         lengths_B = rows.lengths[:, 0]
-        layers, end = body.encode(rows.ids[:, 0], lengths_B)
+        layers, end = self.body.encode(rows.ids[:, 0], lengths_B)
         return self.decoder(rows.ids[:, 1], layers[-1], lengths_B, end)
-
-    def output_table(self) -> Tensor:
-        return self.output.weight
-
-    def word_bias(self) -> Tensor:
-        return self.bias

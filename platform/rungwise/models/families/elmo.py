@@ -323,7 +323,6 @@ class ElmoConfig(StatefulFamily):
         self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
     ) -> LayeredEncoder:
         encoder = super().encoder(objective, vocab_size, dropout, new_tokens)
-        assert isinstance(encoder.body, Elmo)
         encoder.body.token_embedding.spell_marks(new_tokens)
         return encoder
 
@@ -518,7 +517,7 @@ class ElmoForPretraining(NextTokenModel):
     def __init__(self, config: ElmoConfig, vocab_size: int) -> None:
         super().__init__(Elmo(config, vocab_size))
         D = config.hidden_size
-        self.output = nn.Parameter(torch.empty(vocab_size, D))
+        self.output: Any = nn.Parameter(torch.empty(vocab_size, D))
         nn.init.normal_(self.output, std=1 / math.sqrt(D))
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         # Per row, left to right: output and cell of each layer.
@@ -552,6 +551,3 @@ class ElmoForPretraining(NextTokenModel):
 
     def output_table(self) -> Tensor:
         return self.output
-
-    def word_bias(self) -> Tensor:
-        return self.bias

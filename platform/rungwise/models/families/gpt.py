@@ -260,10 +260,8 @@ class LlamaForPretraining(NextTokenModel):
         body = Llama(config, vocab_size)
         super().__init__(body)
         bound = config.initializer_range * 3**0.5  # a uniform of the same standard deviation
-        self.output = None if config.tied else body.own_output(config.hidden_size, bound)
-
-    def output_table(self) -> Tensor:
-        return super().output_table() if self.output is None else self.output.weight
+        if not config.tied:
+            self.output = body.own_output(config.hidden_size, bound)
 
 
 # In transformers.

@@ -246,7 +246,8 @@ class Recurrent(Body):
 
 
 class RecurrentForPretraining(NextWordModel):
-    """The layers with their output, tied or not, and a bias."""
+    """The layers with their output, tied or not, and a bias. The terms of AWD-LSTM are in the
+    gradient alone."""
 
     def __init__(self, config: RecurrentFamily, body: Recurrent) -> None:
         super().__init__(body, config.output, body.width, config.initializer_range, config.tied)
@@ -255,16 +256,18 @@ class RecurrentForPretraining(NextWordModel):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, rows: CausalBatch[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        states_BTD, after_BLSD = self.read_block(rows.ids, rows.state)
-        total, correct = self.sums(states_BTD, rows.targets, rows.weights)
+        outputs, after_BLSD = self.body.encode(rows.ids, rows.state)
+        dropped_BTD = self.body.dropout(outputs[-1])
+        total, correct = self.sums(dropped_BTD, rows.targets, rows.weights)
+        if self.training and isinstance(self.body, AwdLstm):
+            penalty = self.body.penalty(outputs[-1], dropped_BTD, rows.weights)
+            total = total + penalty - penalty.detach()
         return total, correct, after_BLSD
 
     def read_block(self, ids_BT: Tensor, state_BLSD: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the input (B, T, D) of the output matrix, and the next state."""
-        body = self.body
-        assert isinstance(body, Recurrent)
-        outputs, after_BLSD = body.encode(ids_BT, state_BLSD)
-        return body.dropout(outputs[-1]), after_BLSD
+        outputs, after_BLSD = self.body.encode(ids_BT, state_BLSD)
+        return self.body.dropout(outputs[-1]), after_BLSD
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Start from a zero state; boundaries and positions are ignored."""
@@ -279,7 +282,6 @@ class Autoencoder(RecurrentForPretraining):
     ) -> TokenSums:
         """Return the sums over all tokens, given those before and the state behind them all."""
         body = self.body
-        assert isinstance(body, Recurrent)
         vectors_BTD = body.embed(rows.ids)
         _, whole_BLSD = body.read(vectors_BTD, None, rows.lengths)
         before_BTD = functional.pad(vectors_BTD[:, :-1], (0, 0, 1, 0))
@@ -325,9 +327,6 @@ class AwdLstmConfig(RecurrentFamily):
     def describe(self) -> str:
         return f"{super().describe()}, embedding size {self.embedding_size}"
 
-    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
-        return AwdLstmForPretraining(self, self.layers(vocab_size))
-
     def body(self, vocab_size: int, objective: Objective) -> Body:
         """Fine-tuning keeps the dropouts inside; it has word dropout and truncation of its own."""
         config = self.model_copy(update={"word_dropout": 0.0, "gradient_length": None})
@@ -367,18 +366,3 @@ class AwdLstm(Recurrent):
         real_BT = weights_BT[:, 1:]
         changed = (changed_BT * real_BT).sum() / real_BT.sum().clamp(min=1) * weights_BT.sum()
         return self.alpha * active + self.beta * changed
-
-
-class AwdLstmForPretraining(RecurrentForPretraining):
-    """The layers with their output, and the two terms in the gradient."""
-
-    def forward(self, rows: CausalBatch[Tensor]) -> Any:
-        body = self.body
-        assert isinstance(body, AwdLstm)
-        outputs, after_BLSD = body.encode(rows.ids, rows.state)
-        dropped_BTD = body.dropout(outputs[-1])
-        total, correct = self.sums(dropped_BTD, rows.targets, rows.weights)
-        if self.training:
-            penalty = body.penalty(outputs[-1], dropped_BTD, rows.weights)
-            total = total + penalty - penalty.detach()
-        return total, correct, after_BLSD

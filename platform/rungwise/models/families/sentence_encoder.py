@@ -57,6 +57,8 @@ from rungwise.models.losses.objectives import (
     Objective,
     Origin,
     Part,
+    label_losses,
+    only_part,
 )
 from rungwise.models.trained.capabilities import Texts, Words
 from rungwise.models.trained.encoders import EncodedWords, LayeredEncoder
@@ -126,7 +128,7 @@ def _neighbour_losses(scores_BRR: Tensor, batch: SentenceRuns[Tensor]) -> Losses
     log_BR = log_BRR.masked_fill(~near_BRR, 0.0).sum(2) / count_BR.clamp(min=1)
     best_BR1 = scores_BRR.argmax(2, keepdim=True)
     correct_BR = near_BRR.gather(2, best_BR1)[:, :, 0]
-    return Losses(-log_BR.sum()[None], correct_BR.sum()[None].to(log_BR.dtype))
+    return only_part((-log_BR.sum(), correct_BR.sum()))
 
 
 def _choose(model: Any, rows: SentenceRuns[Tensor]) -> Tensor:
@@ -167,11 +169,6 @@ def targets(values_BR: Tensor, offset: int) -> Tensor:
     return values_BR[:, max(0, offset) : values_BR.shape[1] + min(0, offset)]
 
 
-def _sum_written(write: Callable[[Any, Any], TokenSums], model: nn.Module, batch: Any) -> Losses:
-    total, correct = model(batch, write)
-    return Losses(total[None], correct[None])
-
-
 def _write_sentences(offsets: tuple[int, ...], model: Any, rows: SentenceRuns[Tensor]) -> TokenSums:
     """Sum the losses of the words of the sentences at each offset of every sentence."""
     vectors_BRD = sentence_vectors(model.body, rows)
@@ -189,7 +186,9 @@ def _write_sentences(offsets: tuple[int, ...], model: Any, rows: SentenceRuns[Te
 
 def _make_loss(offsets: tuple[int, ...]) -> Loss:
     write = partial(_write_sentences, offsets)
-    return Loss(partial(_count_written, offsets), partial(_sum_written, write))
+    return Loss(
+        partial(_count_written, offsets), lambda model, batch: only_part(model(batch, write))
+    )
 
 
 def _write_second(model: Any, pairs: TextPairs[Tensor]) -> TokenSums:
@@ -244,7 +243,7 @@ SENTENCE_TRANSLATION = replace(
     reads=("aligned_lines",),
     loss=Loss(
         lambda batch: batch.lengths[:, 1].sum()[None].float(),  # () -> (1,)
-        partial(_sum_written, _write_second),
+        lambda model, batch: only_part(model(batch, _write_second)),
     ),
     origin=Origin(2017, "after McCann et al.", "reads a sentence and writes its translation"),
     head=SentenceHead(writes=(_PAIRED,)),
@@ -257,13 +256,6 @@ def _judge(model: Any, pairs: LabelledPairs[Tensor]) -> Tensor:
     return model.classifier(torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], dim=1))
 
 
-def _pair_losses(logits_BC: Tensor, batch: LabelledPairs[Tensor]) -> Losses:
-    logits_BC = at_least_float32(logits_BC)
-    total = functional.cross_entropy(logits_BC, batch.label, reduction="sum")
-    correct = (logits_BC.argmax(dim=1) == batch.label).sum()
-    return Losses(total[None], correct[None].to(logits_BC.dtype))
-
-
 INFERENCE = replace(
     QUICK_THOUGHTS,
     name="inference",
@@ -272,7 +264,7 @@ INFERENCE = replace(
     loss=Loss(
         lambda batch: torch.tensor([float(len(batch.label))], device=batch.label.device),
         lambda model, batch: model(batch, _judge),
-        _pair_losses,
+        lambda logits_BC, batch: only_part(label_losses(logits_BC, batch.label)),
     ),
     origin=Origin(2017, "Conneau et al.", "learns which sentences follow from which others"),
     head=SentenceHead(classifies=True),
@@ -519,7 +511,7 @@ class SentenceModel(OnBody):
 
     @property
     def pooling(self) -> Pooling:
-        return cast(SentenceBody, self.body).pooling
+        return self.body.pooling
 
     def forward(self, rows: Any, compute: Callable[[Self, Any], Any]) -> Any:
         """Compute what the objective asks."""
@@ -594,10 +586,9 @@ def _check_modules(model: SentenceModel, config: SentenceEncoderConfig) -> None:
 
 
 def _list_modules(model: SentenceModel) -> list[SentenceModule]:
-    body = cast(SentenceBody, model.body)
-    table = body.word_table()
+    table = model.body.word_table()
     modules = [SentenceModule("StaticEmbedding", tensors={"embedding.weight": table.detach()})]
-    for layer in cast(Sequence[nn.Linear], body.layers):
+    for layer in model.body.layers:
         settings = {
             "out_features": layer.out_features,
             "in_features": layer.in_features,

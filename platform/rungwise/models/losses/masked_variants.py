@@ -57,6 +57,7 @@ from rungwise.models.losses.objectives import (
     PretrainingLogits,
     add_part,
     masked_losses,
+    only_part,
 )
 from rungwise.models.transformer.block import (
     Pooling,
@@ -136,10 +137,9 @@ class ReplacedTokensModel(MaskedHead):
         self.generator, self.detector = Generator(family), Detector(family)
 
     def forward(self, rows: MaskedBatch[Tensor]) -> Detected:
-        body: Any = self.body
         guesses_BMV = self.fill(rows).mlm
         ids_BT = self.replace(guesses_BMV.detach(), rows)
-        states_BTD = body.encode(ids_BT, rows.segments, rows.lengths, boundaries(rows))
+        states_BTD = self.body.encode(ids_BT, rows.segments, rows.lengths, boundaries(rows))
         return Detected(guesses_BMV, self.detector(states_BTD), ids_BT != unmasked(rows)[0])
 
     def replace(self, guesses_BMV: Tensor, rows: MaskedBatch[Tensor]) -> Tensor:
@@ -150,8 +150,7 @@ class ReplacedTokensModel(MaskedHead):
         return rows.ids.scatter(1, rows.masked_positions, guess_BM)
 
     def fill(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
-        body: Any = self.body
-        embedded_BTD = body.embed(rows.ids, rows.segments, rows.positions)
+        embedded_BTD = self.body.embed(rows.ids, rows.segments, rows.positions)
         return self.heads(self.generator(embedded_BTD, rows))
 
 
@@ -233,9 +232,8 @@ class HybridModel(MaskedHead, TokenOutput):
         """Return the sums over the predicted tokens of both sorts of rows, (1,) each."""
         parts: list[tuple[Tensor, Tensor]] = []
         if rows.causal is not None:
-            body: Any = self.body
             where = boundaries(rows.causal)._replace(causal=True)
-            states_BTD = self.mlm.transform(body.encode(rows.causal.ids, None, None, where))
+            states_BTD = self.mlm.transform(self.body.encode(rows.causal.ids, None, None, where))
             parts.append(self.sums(states_BTD, rows.causal.targets, rows.causal.weights))
         if rows.masked is not None:
             masked = self.masked_sums(self.before(rows.masked), rows.masked)
@@ -246,9 +244,8 @@ class HybridModel(MaskedHead, TokenOutput):
     def before(self, rows: MaskedBatch[Tensor]) -> Tensor:
         """Return the states (B, M, D) before the masked tokens; the first token of a row has no
         state before it, and is never masked."""
-        body: Any = self.body
         inputs, before_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions - 1
-        return body.encode(*inputs, boundaries(rows), before_BM.clamp(min=0))
+        return self.body.encode(*inputs, boundaries(rows), before_BM.clamp(min=0))
 
     def fill(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
         return self.heads(self.before(rows))
@@ -296,10 +293,10 @@ class PermutedModel(MaskedHead):
         return self._predict(rows, (rows.masked_positions > 0).long())
 
     def _predict(self, rows: MaskedBatch[Tensor], rank_BM: Tensor) -> PretrainingLogits:
-        body: Any = self.body
         place_BM = rows.masked_positions
         ids_BM, segments_BM = rows.ids.gather(1, place_BM), rows.segments.gather(1, place_BM)
         positions_BM = place_BM if rows.positions is None else rows.positions.gather(1, place_BM)
+        body = self.body
         content_BTD = body.embed(unmasked(rows)[0], rows.segments, rows.positions)
         both_BXD = torch.cat((content_BTD, body.embed(ids_BM, segments_BM, positions_BM)), dim=1)
         states_BXD = body.transformer.layers(both_BXD, visible=visible_to_both(rows, rank_BM))[-1]
@@ -376,8 +373,7 @@ class SentenceEncoder(OnBody):
     pooling: Pooling = "mean"
 
     def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        body: Any = self.body
-        return pool(body.encode(ids_BT, None, lengths_B), lengths_B, self.pooling)
+        return pool(self.body.encode(ids_BT, None, lengths_B), lengths_B, self.pooling)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -445,7 +441,7 @@ def _contrastive_losses(own_2BD: Tensor, batch: MaskedBatch[Tensor]) -> Losses:
     # The gradient includes the effect of these rows on the losses of others; the sum does not.
     total = loss_N[place_B].detach().sum() + (loss_N.sum() - loss_N.detach().sum())
     correct = (logits_NN.argmax(dim=-1) == target_N)[place_B].sum()
-    return Losses(total[None], correct[None].to(total.dtype))
+    return only_part((total, correct))
 
 
 SIMCSE = replace(
@@ -495,12 +491,11 @@ class SentenceAutoencoder(SentenceEncoder):
         vectors_BD = super().forward(ids_BT, lengths_B)
         if whole_BT is None or whole_lengths_B is None:
             return vectors_BD
-        body: Any = self.body
-        begun_BTD = body.embed(whole_BT) + self.from_vector(vectors_BD)[:, None]
+        begun_BTD = self.body.embed(whole_BT) + self.from_vector(vectors_BD)[:, None]
         states_BTD = self.decoder(begun_BTD)[:, :-1]
         return token_sums(
             states_BTD.flatten(0, 1),  # (B, T - 1, D) -> (B·(T - 1), D)
-            body.token_embedding.weight,
+            self.body.token_embedding.weight,
             None,
             whole_BT[:, 1:].flatten(),
             real_places(whole_BT.shape[1], whole_lengths_B)[:, 1:].flatten().to(states_BTD.dtype),
@@ -518,11 +513,6 @@ def without_masked(batch: MaskedBatch[Tensor]) -> tuple[Tensor, Tensor]:
         gone_BT = gone_BT | (place_BT >= batch.lengths[:, None])
     order_BT = torch.where(gone_BT, place_BT + T, place_BT).argsort(dim=1)
     return batch.ids.gather(1, order_BT), T - gone_BT.sum(1)
-
-
-def _reconstruct(model: nn.Module, batch: MaskedBatch[Tensor]) -> Losses:
-    total, correct = model(*without_masked(batch), *unmasked(batch))
-    return Losses(total[None], correct[None])
 
 
 def _predicted_counts(batch: MaskedBatch[Tensor]) -> Tensor:
@@ -547,7 +537,10 @@ TSDAE = replace(
         "token",
     ),
     reads=("masked_blocks",),
-    loss=Loss(_predicted_counts, _reconstruct),
+    loss=Loss(
+        _predicted_counts,
+        lambda model, batch: only_part(model(*without_masked(batch), *unmasked(batch))),
+    ),
     shapes=BatchShapes.UNKNOWN,
     head=VectorHead(make=SentenceAutoencoder, more_flops=_decoder_flops),
 )

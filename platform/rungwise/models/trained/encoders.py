@@ -10,7 +10,7 @@ Shapes: B batch, T sequence, E width of a state, K layers, N words.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -73,14 +73,13 @@ class LayeredEncoder(OnBody):
     def truncate(self, length: int) -> None:
         """Let gradients go back only so many tokens. Raises ConfigError for a body that is not
         recurrent."""
-        body: Any = self.body
-        if not hasattr(body, "gradient_length"):
+        if not hasattr(self.body, "gradient_length"):
             raise ConfigError(
                 f"finetune.gradient_length is {length}, but a {self.body.name} does not read token "
                 "by token with one state; leave it out, or take a model.kind that does (lstm, rnn, "
                 "awd_lstm)"
             )
-        body.gradient_length = length
+        self.body.gradient_length = length
 
     def write(self) -> None:
         """Make attention in the second text causal. Raises ConfigError for a body that cannot."""

@@ -157,7 +157,7 @@ class OnBody(nn.Module):
         self.add_module(body.name, body)
 
     @property
-    def body(self) -> Body:
+    def body(self) -> Any:  # its family's
         return getattr(self, self._body)
 
     def word_bias(self) -> Tensor | None:
@@ -195,12 +195,15 @@ class MaskedHead(OnBody, ABC):
 
 
 class TokenOutput(OnBody):
-    """Predicts a token at every position. `factors` replaces the softmax, see output_layer.py."""
+    """Predicts a token at every position, by the token embedding or an `output` of its own, with a
+    bias if it has one. `factors` replaces the softmax, see output_layer.py."""
 
     graphs: ClassVar[tuple[str, ...]] = ("sums",)  # see parallel.py
 
     def __init__(self, body: Body) -> None:
         super().__init__(body)
+        self.output: nn.Linear | None = None
+        self.bias: nn.Parameter | None = None
         self.factors: FactoredOutput | None = None
         # log-probabilities (X, V) of the next tokens by another model, to which logits are added
         self.beside: Callable[[Tensor], Tensor] | None = None
@@ -212,7 +215,11 @@ class TokenOutput(OnBody):
 
     def output_table(self) -> Tensor:
         """Return the output matrix (V, D): the token embedding unless it is untied."""
-        return self.body.token_embedding.weight
+        table = self.body.token_embedding if self.output is None else self.output
+        return table.weight
+
+    def word_bias(self) -> Tensor | None:
+        return self.bias
 
     def set_word_shares(self, shares_V: Tensor) -> bool:
         if self.factors is None:
@@ -244,8 +251,7 @@ class NextTokenModel(TokenOutput):
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Return the input (B, T, D) of the output matrix: by default the last layer's states."""
-        body: Any = self.body
-        return body.encode(ids_BT, None, None, where)
+        return self.body.encode(ids_BT, None, None, where)
 
     def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
         if self.beside is not None:
@@ -273,15 +279,11 @@ class NextWordModel(NextTokenModel):
     ) -> None:
         super().__init__(body)
         has_rows = output.kind != "tree"
-        self.output = body.own_output(width, bound) if has_rows and not tied else None
-        self.bias = nn.Parameter(torch.zeros(body.vocab_size)) if has_rows else None
+        if has_rows and not tied:
+            self.output = body.own_output(width, bound)
+        if has_rows:
+            self.bias = nn.Parameter(torch.zeros(body.vocab_size))
         self.factors = output.build(body.vocab_size, width, bound)
-
-    def output_table(self) -> Tensor:
-        return super().output_table() if self.output is None else self.output.weight
-
-    def word_bias(self) -> Tensor | None:
-        return self.bias
 
 
 def boundaries(rows: CausalBatch[Tensor] | MaskedBatch[Tensor]) -> Boundaries:

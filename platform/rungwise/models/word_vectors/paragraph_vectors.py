@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from rungwise.core import randomness
 from rungwise.core.arrays import Ints, Singles
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.fitting import Losses, Stretch, Weights
+from rungwise.models.fitting import Losses, Rates, Stretch, Weights
 from rungwise.models.word_vectors.word2vec import (
     Plan,
     WindowFamily,
@@ -84,9 +84,7 @@ class ParagraphVectorsConfig(WindowFamily):
         numbers = np.arange(len(starts) - 1) + text.first_document
         return Stretch(text.ids.astype(np.int32), starts, numbers, 0, len(numbers))
 
-    def read(
-        self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
-    ) -> Losses:
+    def read(self, weights: Weights, plan: Plan, text: Stretch, rates: Rates, seed: int) -> Losses:
         """Train; on held-out text fit a document's first half, and measure the second."""
         plan = Plan(*plan)  # a task hands over copies in a list
         if not any(rates):
@@ -99,7 +97,7 @@ class ParagraphVectorsConfig(WindowFamily):
         text: Stretch,
         weights: Weights,
         plan: Plan,
-        rates: tuple[float, float],
+        rates: Rates,
         seed: int,
         is_training: bool = True,
     ) -> Losses:

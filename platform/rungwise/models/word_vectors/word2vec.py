@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from rungwise.core.arrays import Bits, Floats, Ints, Singles
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.family import LITTLE, Family, LayeredFamily, Size, suggest_passes
-from rungwise.models.fitting import Stretch, Weights
+from rungwise.models.fitting import Losses, Rates, Stretch, Weights
 from rungwise.models.losses.objectives import CAUSAL, Meaning, Objective, Part
 from rungwise.models.losses.output_layer import huffman_merges
 from rungwise.models.ngram_model import SparseSums, count_neighbours, merge_sums, split_sums
@@ -224,8 +224,8 @@ class Word2vecConfig(WindowFamily, VectorFamily):
         return Stretch(text.ids.astype(np.int32), text.starts, numbers, 0, len(numbers))
 
     def read(
-        self, weights: Weights, plan: "Plan", text: Stretch, rates: tuple[float, float], seed: int
-    ) -> tuple[float, int]:
+        self, weights: Weights, plan: "Plan", text: Stretch, rates: Rates, seed: int
+    ) -> Losses:
         """Train on sentences; see `ReadingFamily`. The sum of the losses is 0 in training."""
         from rungwise.models import kernels
 
@@ -353,7 +353,7 @@ class GloveConfig(VectorFamily):
         weights: Weights = dict(zip(_PARAMETERS, [*rows[:2], *biases], strict=True))
         return weights | {f"{name}{_SQUARES}": np.ones_like(weights[name]) for name in _PARAMETERS}
 
-    def read(self, weights: Weights, cells: Cells, order: Ints, rate: float) -> tuple[float, int]:
+    def read(self, weights: Weights, cells: Cells, order: Ints, rate: float) -> Losses:
         from rungwise.models import kernels
 
         arrays = (weights[f"{name}{of}"] for of in ("", _SQUARES) for name in _PARAMETERS)
