@@ -53,7 +53,7 @@ from rungwise.models.losses.objectives import (
     OwnHead,
     PretrainingLogits,
 )
-from rungwise.models.trained.encoders import LayeredEncoder, MeanOfStates
+from rungwise.models.trained.encoders import MeanOfStates
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
 from rungwise.models.transformer.block import (
     WHOLE,
@@ -177,18 +177,12 @@ class BertConfig(EncoderFamily):
     def stack(self, vocab_size: int, *, causal: bool, pooler: bool = False) -> "Bert":
         return Bert(self, vocab_size, pooler=pooler, causal=causal)
 
-    def encoder(
-        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
-    ) -> LayeredEncoder:
-        encoder = super().encoder(objective, vocab_size, dropout, new_tokens)
-        encoder.pooler = "bert.pooler." if objective.masks else None
-        return encoder
-
 
 class Bert(TransformerBody):
     """The encoder, with its pooler unless `pooler` is False."""
 
     name: ClassVar[str] = "bert"
+    pools: ClassVar[bool] = True
 
     def __init__(
         self, config: BertConfig, vocab_size: int, *, pooler: bool = True, causal: bool = False

@@ -12,7 +12,6 @@ N tokens, F features, H hidden units, O order, V vocabulary, B rows, T positions
 """
 
 import dataclasses
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -282,9 +281,34 @@ class CountsAndNetwork:
 
     def _make_features(self, texts: Texts, network_N2: Floats) -> Tensor:
         """Return the features (N, F): the known length one-hot, then how sure both are."""
-        counts_N2 = _measure_counts(self.counts, self._branching, texts)
+        counts_N2 = self._measure_counts(texts)
         lengths_NO = np.eye(self.counts.order)[counts_N2[:, 0].astype(np.int64)]
         return torch.from_numpy(np.concatenate([lengths_NO, counts_N2[:, 1:], network_N2], axis=1))
+
+    def _measure_counts(self, texts: Texts) -> NDArray[Any]:
+        """Return of each token's context how many tokens of it the counts have seen followed by
+        something, and about how unsure they are, in nats, (N, 2): the entropy as if what is left to
+        other tokens were shared out as after the shorter context, to seen tokens too."""
+        model = self.counts
+        unigram_entropy = scipy.special.entr(np.exp(model.ngram_log_probabilities[0])).sum()
+        rows = []
+        for text in texts:
+            tokens = np.array([model.start_id, *text], np.int64)
+            lengths_N, entropies_N = np.zeros(len(text)), np.full(len(text), unigram_entropy)
+            for length in range(1, min(model.order, len(tokens))):
+                contexts = np.lib.stride_tricks.sliding_window_view(tokens[:-1], length)
+                index, exists = find_ngrams(contexts, model.keys[: length - 1], model.vocab_size)
+                seen, others = (table[index] for table in self._branching[length - 1])
+                exists &= others < 1
+                places, seen, others = (
+                    np.flatnonzero(exists) + length - 1,
+                    seen[exists],
+                    others[exists],
+                )
+                lengths_N[places] = length
+                entropies_N[places] = seen + others * (entropies_N[places] - np.log(others))
+            rows.append(np.stack([lengths_N, entropies_N], axis=1))
+        return np.concatenate(rows)
 
 
 def _mix(gate: Tensor, counts: Tensor, network: Tensor) -> Tensor:
@@ -303,26 +327,3 @@ def _measure_confidence(log_probabilities: Tensor) -> Tensor:
     """Return the largest log-probability and the entropy, (..., 2)."""
     entropy = -(log_probabilities.exp() * log_probabilities.clamp(min=-1e4)).sum(dim=-1)
     return torch.stack([log_probabilities.amax(dim=-1), entropy], dim=-1)
-
-
-def _measure_counts(
-    model: NgramLanguageModel, branching: Sequence[tuple[Floats, Floats]], texts: Texts
-) -> NDArray[Any]:
-    """Return of each token's context how many tokens of it the counts have seen followed by
-    something, and about how unsure they are, in nats, (N, 2): the entropy as if what is left to
-    other tokens were shared out as after the shorter context, to seen tokens too."""
-    unigram_entropy = scipy.special.entr(np.exp(model.ngram_log_probabilities[0])).sum()
-    rows = []
-    for text in texts:
-        tokens = np.array([model.start_id, *text], np.int64)
-        lengths_N, entropies_N = np.zeros(len(text)), np.full(len(text), unigram_entropy)
-        for length in range(1, min(model.order, len(tokens))):
-            contexts = np.lib.stride_tricks.sliding_window_view(tokens[:-1], length)
-            index, exists = find_ngrams(contexts, model.keys[: length - 1], model.vocab_size)
-            seen, others = (table[index] for table in branching[length - 1])
-            exists &= others < 1
-            places, seen, others = np.flatnonzero(exists) + length - 1, seen[exists], others[exists]
-            lengths_N[places] = length
-            entropies_N[places] = seen + others * (entropies_N[places] - np.log(others))
-        rows.append(np.stack([lengths_N, entropies_N], axis=1))
-    return np.concatenate(rows)

@@ -45,12 +45,46 @@ class DecoderFamily(TransformerFamily):
 
     objectives: ClassVar = (CAUSAL,)
 
+    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
+        return DecoderForPretraining(self, vocab_size)
+
+    def body(self, vocab_size: int, objective: Objective) -> Body:
+        return DecoderBody(self, vocab_size)
+
     def trained(self, model: Any, objective: Objective, special: SpecialIds) -> CausalModel:
         return CausalModel(model, self.max_length, *special.require("end"))
 
     def flops_per_token(self, V: int, T: int, objective: Objective, M: float = 0.0) -> float:
         """Count the causal stack and the output: stack_flops + 6·D·V."""
         return float(self.stack_flops(T, causal=True) + 6 * self.hidden_size * V)
+
+
+class DecoderBody(TransformerBody):
+    """The decoder without its output. It ignores segments: the delimiter ends a text."""
+
+    def __init__(self, config: DecoderFamily, vocab_size: int) -> None:
+        super().__init__(config, vocab_size)
+        self.name = config.kind  # pyright: ignore[reportAttributeAccessIssue]
+        if config.layer(0).rotary_base is None:
+            self.position_embedding = nn.Embedding(config.max_position_embeddings, self.width)
+        self.transformer = Transformer(config.blocks(), causal=True)
+        initialise(self, config.initializer_range, truncated=False)
+        if config.norm == "pre":
+            self.transformer.scale_residuals()
+
+
+class DecoderForPretraining(NextTokenModel):
+    """The decoder with its output: the token embedding, or a matrix of its own."""
+
+    def __init__(self, config: DecoderFamily, vocab_size: int) -> None:
+        super().__init__(DecoderBody(config, vocab_size))
+        self.crosses_documents = getattr(config, "crosses_documents", False)
+        if not getattr(config, "tied", True):
+            # A uniform of the same standard deviation.
+            self.output = self.body.own_output(self.body.width, config.initializer_range * 3**0.5)
+
+    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
+        return super().states(ids_BT, WHOLE if self.crosses_documents else where)
 
 
 class GptConfig(DecoderFamily):
@@ -68,41 +102,6 @@ class GptConfig(DecoderFamily):
     @classmethod
     def counterparts(cls) -> tuple[Counterpart, ...]:
         return _GPT2, _OPENAI_GPT
-
-    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
-        return GptForPretraining(self, vocab_size)
-
-    def body(self, vocab_size: int, objective: Objective) -> Body:
-        return Gpt(self, vocab_size)
-
-
-class Gpt(TransformerBody):
-    """The decoder without its output. It ignores segments: the delimiter ends a text."""
-
-    name: ClassVar[str] = "gpt"
-
-    def __init__(self, config: GptConfig, vocab_size: int) -> None:
-        super().__init__(config, vocab_size)
-        self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.transformer = Transformer(config.blocks(), causal=True)
-        initialise(self, config.initializer_range, truncated=False)
-        if config.norm == "pre":
-            self.transformer.scale_residuals()
-
-
-class GptForPretraining(NextTokenModel):
-    """GPT with its output."""
-
-    gpt: Gpt
-
-    def __init__(self, config: GptConfig, vocab_size: int) -> None:
-        super().__init__(Gpt(config, vocab_size))
-        self.crosses_documents = config.crosses_documents
-
-    def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
-        if self.crosses_documents:
-            return super().states(ids_BT)
-        return super().states(ids_BT, where)
 
 
 # In transformers, which stores each matrix transposed.
@@ -231,37 +230,6 @@ class LlamaConfig(DecoderFamily):
             query_key_norm=self.query_key_norm,
             rotary_base=self.rotary_base,
         )
-
-    def build(self, vocab_size: int, objective: Objective) -> nn.Module:
-        return LlamaForPretraining(self, vocab_size)
-
-    def body(self, vocab_size: int, objective: Objective) -> Body:
-        return Llama(self, vocab_size)
-
-
-class Llama(TransformerBody):
-    """The decoder without its output."""
-
-    name: ClassVar[str] = "llama"
-
-    def __init__(self, config: LlamaConfig, vocab_size: int) -> None:
-        super().__init__(config, vocab_size)
-        self.transformer = Transformer(config.blocks(), causal=True)
-        initialise(self, config.initializer_range, truncated=False)
-        self.transformer.scale_residuals()
-
-
-class LlamaForPretraining(NextTokenModel):
-    """Llama with its output: the token embedding, or a matrix of its own."""
-
-    llama: Llama
-
-    def __init__(self, config: LlamaConfig, vocab_size: int) -> None:
-        body = Llama(config, vocab_size)
-        super().__init__(body)
-        bound = config.initializer_range * 3**0.5  # a uniform of the same standard deviation
-        if not config.tied:
-            self.output = body.own_output(config.hidden_size, bound)
 
 
 # In transformers.

@@ -42,7 +42,7 @@ class LayeredEncoder(OnBody):
         self.causal = body.causal
         self.max_length = max_length
         self.new_tokens = new_tokens
-        self.pooler: str | None = None
+        self.pooler = f"{body.name}.pooler." if body.pools and not body.causal else None
 
     def forward(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None

@@ -97,7 +97,10 @@ class _BlockModel(TrainedModule, ABC):
         """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
 
     def log_probabilities(self, texts: Texts) -> list[Floats]:
-        return [rows_N1[:, 0] for rows_N1 in self.measure_targets(texts, _score_targets)]
+        def score(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.floating[Any]]:
+            return _target_log_probabilities(logits_BTV, targets_BT)[..., None]
+
+        return [rows_N1[:, 0] for rows_N1 in self.measure_targets(texts, score)]
 
     @torch.no_grad()
     def measure_targets(self, texts: Texts, measure: Measure, numbers: int = 1) -> list[Floats]:
@@ -129,7 +132,17 @@ class _BlockModel(TrainedModule, ABC):
         return measure(self.target_logits(batch), batch.targets)
 
     def _batch(self, streams: Texts) -> CausalBatch[Tensor]:
-        return _blocks(streams)
+        """Build padded rows: ids are all tokens but the last, targets all but the first."""
+        longest = max(len(stream) for stream in streams) - 1
+        ids_BT = torch.zeros(len(streams), longest, dtype=torch.int64)
+        targets_BT = torch.zeros_like(ids_BT)
+        weights_BT = torch.zeros(len(streams), longest)
+        for row, stream in enumerate(streams):
+            length = len(stream) - 1
+            tokens_T = torch.tensor(stream)
+            ids_BT[row, :length], targets_BT[row, :length] = tokens_T[:-1], tokens_T[1:]
+            weights_BT[row, :length] = 1.0
+        return CausalBatch(ids_BT, targets_BT, weights_BT)
 
 
 @dataclass(frozen=True)
@@ -149,7 +162,7 @@ class CausalModel(_BlockModel):
         return windows(lengths, most, self.reach)
 
     def _batch(self, streams: Texts) -> CausalBatch[Tensor]:
-        batch = _blocks(streams)
+        batch = super()._batch(streams)
         if not (batch.ids[:, 1:] == self.end).any():
             return batch
         document_BT, positions_BT = _documents(batch.ids, self.end)
@@ -282,24 +295,6 @@ def _target_log_probabilities(logits: Tensor, targets: Tensor) -> NDArray[np.flo
     logits = at_least_float32(logits)
     target_logits = logits.gather(-1, targets.to(logits.device)[..., None])[..., 0]
     return (target_logits - logits.logsumexp(dim=-1)).cpu().numpy()
-
-
-def _score_targets(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.floating[Any]]:
-    return _target_log_probabilities(logits_BTV, targets_BT)[..., None]
-
-
-def _blocks(streams: Texts) -> CausalBatch[Tensor]:
-    """Build a batch of padded rows: ids are all tokens but the last, targets all but the first."""
-    longest = max(len(stream) for stream in streams) - 1
-    ids_BT = torch.zeros(len(streams), longest, dtype=torch.int64)
-    targets_BT = torch.zeros_like(ids_BT)
-    weights_BT = torch.zeros(len(streams), longest)
-    for row, stream in enumerate(streams):
-        length = len(stream) - 1
-        tokens_T = torch.tensor(stream)
-        ids_BT[row, :length], targets_BT[row, :length] = tokens_T[:-1], tokens_T[1:]
-        weights_BT[row, :length] = 1.0
-    return CausalBatch(ids_BT, targets_BT, weights_BT)
 
 
 def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:

@@ -42,6 +42,7 @@ class Body(nn.Module, ABC):
 
     name: ClassVar[str]
     causal: bool = True
+    pools: ClassVar[bool] = False  # whether pretraining may put a layer on the first state
     widths: Sequence[int] = ()  # of the embeddings and each layer, if they differ
 
     def __init__(
