@@ -21,6 +21,8 @@ from rungwise.instances.masking import Vocabulary
 from rungwise.instances.pairs import MaskedBlocksConfig
 from rungwise.instances.shards import PaddedRows, Shard
 
+_DRAW = 0xCA05  # separates the choice of rows from other random numbers
+
 
 class CausalConfig(Kind):
     """Blocks of text in which each token is predicted from those before."""
@@ -114,9 +116,6 @@ class CorruptedWordsConfig(CausalConfig):
         draws_BT = uniform(seed, epochs[:, None], rows.instances[:, None], place_T)
         noise_BT = ordinary[(draws_BT * len(ordinary)).astype(np.int64)]
         return dataclasses.replace(batch, targets=noise_BT)
-
-
-_DRAW = 0xCA05  # separates the choice of rows from other random numbers
 
 
 class CausalAndMaskedConfig(MaskedBlocksConfig):

@@ -26,6 +26,10 @@ _ROWS_AT_ONCE = 1024
 _TOKENS_MASKED = 1 << 19
 _TOKENS_A_SPAN = 10.0  # which share one 80/10/10 draw
 _LABELS = {"is_next": "share of IsNext pairs", "in_order": "share of pairs in order"}
+Spans = Ints  # (rows, 2) begin and end in the ids of a text
+_OWED_AT_MOST = 8  # surplus of NotNext pairs at which single sentences are split
+_PAIRS_A_DEBT = 32  # the surplus allowed grows by one per so many pairs
+_TIMES_DRAWN = 8  # draws of a B whose first sentence is too long, before it is cut
 
 
 class MaskedKind(Kind):
@@ -215,9 +219,6 @@ class MaskedKind(Kind):
         return {**counts, "expected": round(expected)}
 
 
-Spans = Ints  # (rows, 2) begin and end in the ids of a text
-
-
 @dataclass(frozen=True)
 class Pieces:
     """The pieces of a text; documents from `planned` on only lend a B. Piece p is tokens
@@ -388,11 +389,6 @@ class MaskedBlocksConfig(MaskedKind):
         framed = frame_rows(text, [spans], special, columns)
         rows = np.append(np.searchsorted(texts, begin), len(texts))
         return Built(replace(framed, offsets=framed.offsets[rows]), counts)
-
-
-_OWED_AT_MOST = 8  # surplus of NotNext pairs at which single sentences are split
-_PAIRS_A_DEBT = 32  # the surplus allowed grows by one per so many pairs
-_TIMES_DRAWN = 8  # draws of a B whose first sentence is too long, before it is cut
 
 
 class MaskedPairsConfig(MaskedKind):

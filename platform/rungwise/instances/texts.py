@@ -28,6 +28,8 @@ from rungwise.instances.masking import MaskingConfig, Vocabulary
 from rungwise.instances.pairs import MaskedBlocksConfig
 from rungwise.instances.shards import PaddedRows, Shard, gather
 
+_SHORTEST = 8  # tokens of a block
+
 
 class TextsKind(Kind):
     """Rows of one text or two, each cut at the same length."""
@@ -194,9 +196,6 @@ class LabelledPairsConfig(TextPairsKind):
     def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> LabelledPairs:
         pairs = super().batch(rows, epochs, seed, vocab)
         return LabelledPairs(pairs.ids, pairs.lengths, rows.columns["label"].astype(np.int64))
-
-
-_SHORTEST = 8  # tokens of a block
 
 
 class DenoisedSpansConfig(MaskedBlocksConfig):

@@ -39,6 +39,9 @@ _ONE = np.float32(1.0)
 _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _A, _B, _C = np.uint64(12), np.uint64(25), np.uint64(27)
 _SCRAMBLE = np.uint64(2685821657736338717)
+SUM, MEAN, CONCATENATION = 0, 1, 2
+_LARGEST = np.float32(100.0)  # gradient of a cell, before its squares are summed
+_IN_ORDER: dict[str, Any] = {"nogil": True, "cache": True}  # floats are summed as written
 
 
 @njit(**COMPILED)
@@ -222,9 +225,6 @@ def read_sentences(
     return loss, number
 
 
-SUM, MEAN, CONCATENATION = 0, 1, 2
-
-
 @njit(**COMPILED)
 def take_document_step(
     document: Singles,  # (P,)
@@ -343,9 +343,6 @@ def read_documents(
     return loss, number
 
 
-_LARGEST = np.float32(100.0)
-
-
 @njit(**COMPILED)
 def read_cells(
     order: Ints,  # (n,) which cells, one after the other
@@ -399,9 +396,6 @@ def read_cells(
             word_bias_squares[row] += scaled * scaled
             context_bias_squares[column] += scaled * scaled
     return loss, number
-
-
-_IN_ORDER: dict[str, Any] = {"nogil": True, "cache": True}  # floats are summed as written
 
 
 @njit(**_IN_ORDER)

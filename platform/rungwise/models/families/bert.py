@@ -75,6 +75,8 @@ from rungwise.models.transformer.body import (
 
 NUM_SEGMENTS = 2
 NOT_NEXT, IS_NEXT = 0, 1
+_CAUSAL: dict[str, Any] = {"is_decoder": True}
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 class EncoderFamily(TransformerFamily):
@@ -318,7 +320,6 @@ def _compute_positions(body: Bert, config: BertConfig) -> dict[str, Tensor]:
     return {"bert.position_embedding.weight": body.position_vectors(config.max_position_embeddings)}
 
 
-_CAUSAL: dict[str, Any] = {"is_decoder": True}
 _BERT = Counterpart(
     model_type="bert",
     when={"norm": "post"},
@@ -469,8 +470,6 @@ class ModernBert(TransformerBody):
 
 # In transformers. Since its version 5 a config lists the attention type of each layer and the
 # rotary base of each type; before, it had a key for each number. Both are read and written.
-
-_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def _list_layer_types(num_layers: int, every: int) -> list[str]:

@@ -74,6 +74,8 @@ from rungwise.models.transformer.body import (
     boundaries,
 )
 
+NUM_SYMBOLS = 261
+
 
 class BidirectionalConfig(TransformerFamily):
     """Two Transformers, one per direction; the defaults have BERT base's 12 blocks in all."""
@@ -250,7 +252,6 @@ class BidirectionalForPretraining(TokenOutput):
 
 
 BEGIN_TEXT, END_TEXT, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
-NUM_SYMBOLS = 261
 
 # The delimiter of two texts ends one and begins the next.
 _BETWEEN = (END_TEXT, BEGIN_TEXT)

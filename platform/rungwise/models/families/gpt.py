@@ -39,6 +39,8 @@ from rungwise.models.transformer.block import (
 )
 from rungwise.models.transformer.body import Body, NextTokenModel, TransformerBody
 
+_BLOCK, _LAYER = "llama.transformer.blocks.{}", "model.layers.{}"
+
 
 class DecoderFamily(TransformerFamily):
     """A Transformer that reads from left to right and predicts the next token."""
@@ -263,7 +265,6 @@ def _check_head_size(model: Any, config: LlamaConfig) -> None:
         )
 
 
-_BLOCK, _LAYER = "llama.transformer.blocks.{}", "model.layers.{}"
 _LLAMA = Counterpart(
     model_type="llama",
     when={"query_key_norm": False},

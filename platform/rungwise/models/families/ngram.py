@@ -53,6 +53,9 @@ START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 _NEVER = -99.0  # stands for log10 of 0
 _LN_10 = math.log(10)
 _TOLERANCE = 0.01  # of the sum of the probabilities of single words
+_Section = tuple[np.ndarray, Floats, Floats]  # n-grams (N, n), their logarithms and weights (N,)
+_LITTLE = 1_000_000  # tokens, of which the counts may give no discounts
+_PREFIXES = (4, 6, 10, 20)  # bits of the path of a word
 
 
 def name_tokens(words: Sequence[str], special: SpecialIds) -> list[str]:
@@ -133,9 +136,6 @@ def read_arpa(
     return NgramLanguageModel(
         len(words), start, no_discounts, tuple(keys), tuple(values), tuple(backoffs[:-1]), end
     )
-
-
-_Section = tuple[np.ndarray, Floats, Floats]  # n-grams (N, n), their logarithms and weights (N,)
 
 
 def _read_sections(path: str, lines: Iterable[bytes], ids: dict[bytes, int]) -> list[_Section]:
@@ -260,7 +260,6 @@ def _fill_vocabulary(
 
 
 COUNTED = replace(CAUSAL, reads=())  # counts need no instances
-_LITTLE = 1_000_000  # tokens, of which the counts may give no discounts
 
 
 class NgramConfig(Family):
@@ -348,7 +347,6 @@ class NgramConfig(Family):
     merge = staticmethod(ngram_model.merge_tables)
 
 
-_PREFIXES = (4, 6, 10, 20)  # bits
 _SMOOTHING = Smoothing((0.5, 1.0, 1.5))  # as kenlm, where the counts of few classes give none
 
 

@@ -65,6 +65,8 @@ from rungwise.models.trained.language_models import CausalModel, TrainedModule
 from rungwise.models.transformer.block import Boundaries, draw_uniform, real_places
 from rungwise.models.transformer.body import Body, NextWordModel, OnBody
 
+_MOST_UNITS = 1 << 24  # of hidden layers held at a time
+
 
 class ContextFamily(LayeredFamily):
     """The keys of models that read the n - 1 words before."""
@@ -357,7 +359,6 @@ RANKING = dataclasses.replace(
     reads=("corrupted_words",),
     meaning=Meaning.ANSWERS,
 )
-_MOST_UNITS = 1 << 24  # of hidden layers held at a time
 
 
 class SennaConfig(LayeredFamily):

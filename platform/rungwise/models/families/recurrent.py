@@ -69,6 +69,7 @@ AUTOENCODER = dataclasses.replace(
     meaning=Meaning.TOKENS,
     origin=Origin(2015, "Dai & Le", "reads a text, and writes it again from memory"),
 )
+_SPREAD, _HALVED = 5.0, 0.05  # of the lengths of spans; how often half the length is drawn
 
 
 class RecurrentFamily(StatefulFamily):
@@ -288,9 +289,6 @@ class Autoencoder(RecurrentForPretraining):
         outputs, _ = body.read(before_BTD, whole_BLSD)
         weights_BT = real_places(rows.ids.shape[1], rows.lengths).to(vectors_BTD.dtype)
         return self.sums(body.dropout(outputs[-1]), rows.ids, weights_BT)
-
-
-_SPREAD, _HALVED = 5.0, 0.05  # of the lengths of spans; how often half the length is drawn
 
 
 class AwdLstmConfig(RecurrentFamily):

@@ -78,6 +78,12 @@ from rungwise.models.transformer.body import Body, OnBody, blocks_by_layer
 _PAIRED = "paired"  # the place of the second text of a pair
 # The places of what is written, in sentences behind the one that is read.
 _NEAR, _OWN = (-1, 1), (0,)
+_SENTENCES_AT_ONCE = 256
+_BLOCK_RANGE = 0.02  # of the Transformer's random weights
+_POOLING: dict[str, Pooling] = {"words": "sum", "transformer": "mean"}  # else last
+_GATES = {"gru": 3, "lstm": 4}
+_LONGEST = 512  # tokens of a text; the formula of the positions has no end, their table has
+_BLOCK, _LAYER = "sentence.transformer.blocks.{}", "encoder.layer.{}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,12 +276,6 @@ INFERENCE = replace(
     head=SentenceHead(classifies=True),
 )
 SENTENCES = (QUICK_THOUGHTS, SKIP_THOUGHTS, SENTENCE_AUTOENCODER, SENTENCE_TRANSLATION, INFERENCE)
-
-
-_SENTENCES_AT_ONCE = 256
-_BLOCK_RANGE = 0.02  # of the Transformer's random weights
-_POOLING: dict[str, Pooling] = {"words": "sum", "transformer": "mean"}  # else last
-_GATES = {"gru": 3, "lstm": 4}
 
 
 class SentenceEncoderConfig(LayeredFamily):
@@ -566,8 +566,6 @@ class SentenceVectorModel:
 # positions to embeddings without a norm. Its library pools no sums, and has no recurrent network
 # that reads our tokenizers. What an objective needs besides the encoder is left out.
 
-_LONGEST = 512  # tokens of a text; the formula of the positions has no end, their table has
-
 
 def _check_modules(model: SentenceModel, config: SentenceEncoderConfig) -> None:
     pooled = {"words": ("mean",), "transformer": ("mean", "root", "max", "last")}
@@ -614,7 +612,6 @@ def _compute_tensors(body: SentenceBody, config: SentenceEncoderConfig) -> dict[
 
 
 _VECTORS = {"vectors": Architecture("EsmModel")}
-_BLOCK, _LAYER = "sentence.transformer.blocks.{}", "encoder.layer.{}"
 _ESM = Counterpart(
     model_type="esm",
     when={"network": "transformer"},

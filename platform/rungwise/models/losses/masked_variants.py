@@ -72,6 +72,7 @@ from rungwise.models.transformer.body import Body, MaskedHead, OnBody, TokenOutp
 _WEIGHT = 50.0  # of the detector's loss, the paper's lambda; what is reported is without it
 _NARROWER = 4  # times: the generator
 _MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # SplitMix64's, signed
+_TEMPERATURE = 0.05  # of the scores between texts
 
 
 class Detected(NamedTuple):
@@ -361,9 +362,6 @@ SPAN_DENOISING: Objective = replace(
     head=OwnHead(make=DenoisingModel),
     origin=Origin(2020, "after Raffel et al.", "writes the spans that were taken out of a text"),
 )
-
-
-_TEMPERATURE = 0.05
 
 
 class SentenceEncoder(OnBody):

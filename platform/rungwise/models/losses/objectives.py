@@ -25,6 +25,7 @@ from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32, sum_weighted_losses
 
 MoreFlops = Callable[[Any, int, int, float], float]  # of the family, V, T and M
+_MIXED = "+"  # between the names of the objectives of a mixture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +90,6 @@ class OwnHead(EncoderHead):
 def _token_flops(family: Any, V: int, T: int, predicted: float) -> float:
     D = family.hidden_size
     return 6 * predicted / T * (D * D + D * V)
-
-
-_MIXED = "+"  # between the names of the objectives of a mixture
 
 
 @dataclass(frozen=True)

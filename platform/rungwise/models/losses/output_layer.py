@@ -50,6 +50,9 @@ Text = Callable[[], Iterable[NDArray[np.integer]]]  # the ids of the training te
 _SMALL = 1 << 16  # counts whose n ln n is looked up
 _EM_STEPS = 10
 _MOST_LEAVES = 8  # of a word: without a bound they double at every level
+_LEARNT_FROM = 1 << 20  # tokens of the text that a tree is learnt from
+_BLOCKS, _LENGTH, _RATE = 32, 32, 0.1  # of a step, of a block, and of learning it
+Words = tuple[Tensor, Tensor | None]  # the rows (V, D) and biases (V,) of the softmax
 
 
 class Tree(NamedTuple):
@@ -242,10 +245,6 @@ def _tree(root: Any, divide: Callable[[Any], tuple[Any, Any]]) -> Tree:
     return Tree(paths, np.array([word for word, _ in leaves], np.int32))
 
 
-_LEARNT_FROM = 1 << 20  # tokens of the text that a tree is learnt from
-_BLOCKS, _LENGTH, _RATE = 32, 32, 0.1
-
-
 class SoftmaxOutput(Config):
     """One softmax over all words."""
 
@@ -316,9 +315,6 @@ class TreeOutput(Config):
 
 
 OutputConfig = Annotated[SoftmaxOutput | ClassesOutput | TreeOutput, Field(discriminator="kind")]
-
-
-Words = tuple[Tensor, Tensor | None]  # the rows (V, D) and biases (V,) of the softmax
 
 
 class FactoredOutput(nn.Module, ABC):

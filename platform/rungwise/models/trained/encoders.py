@@ -25,6 +25,7 @@ from rungwise.models.trained.language_models import windows
 from rungwise.models.transformer.body import Body, OnBody, TransformerBody
 
 NUM_MARKS = 3  # start, delimiter, extract
+_MOST_TOKENS = 1 << 13  # per batch, padding included
 
 
 class LayeredEncoder(OnBody):
@@ -151,9 +152,6 @@ class LayeredEncoder(OnBody):
 def count_marks(objective: Objective) -> int:
     """Return how many marks fine-tuning adds; their ids follow the vocabulary."""
     return 0 if objective.masks else NUM_MARKS
-
-
-_MOST_TOKENS = 1 << 13  # per batch, padding included
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ Measure = Callable[[Tensor, Tensor], NDArray[np.floating[Any]]]
 
 _MOST_LOGITS = 1 << 22  # held at a time; fits the cache of a CPU
 _MOST_TOKENS = 1 << 12  # read at a time by MaskedModel, for the same reason
+_TOKEN = 23  # stream of the counter-based generator
 
 
 @dataclass(frozen=True)
@@ -316,9 +317,6 @@ def measure_loss(model: LanguageModel, texts: Texts, text_bytes: int) -> tuple[f
         )
     nats = -math.fsum(float(row.sum()) for row in model.log_probabilities(texts))
     return nats / predicted, nats / math.log(2) / text_bytes
-
-
-_TOKEN = 23  # stream of the counter-based generator
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,10 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "silu": functional.silu,
 }
+Rotation = tuple[Tensor, Tensor]  # cosines and sines (T, H)
+_LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8  # limits of the flash kernel
+# root: the sum over the square root of the length (Cer et al. 2018, arXiv:1803.11175)
+Pooling = Literal["last", "mean", "max", "sum", "root"]
 
 
 @dataclass(frozen=True)
@@ -105,11 +109,6 @@ class StackedLinear(nn.Linear):
     def __init__(self, in_features: int, sizes: tuple[int, ...], bias: bool) -> None:
         super().__init__(in_features, sum(sizes), bias=bias)
         self.sizes = sizes
-
-
-Rotation = tuple[Tensor, Tensor]  # cosines and sines (T, H)
-
-_LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8  # limits of the flash kernel
 
 
 class Documents(NamedTuple):
@@ -497,10 +496,6 @@ class Transformer(nn.Module):
             )
             return output
         return block(x_BTD, *options)
-
-
-# root: the sum over the square root of the length (Cer et al. 2018, arXiv:1803.11175)
-Pooling = Literal["last", "mean", "max", "sum", "root"]
 
 
 def run_cells(

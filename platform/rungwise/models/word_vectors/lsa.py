@@ -38,6 +38,7 @@ from rungwise.models.word_vectors.word2vec import (
 )
 
 _PPMI = "a list of numbers for every word, from the words that stand beside it more than by chance"
+_VALUES, _IMPORTANCE = "singular_values", "importance"
 
 
 class LsaConfig(VectorFamily):
@@ -155,9 +156,6 @@ class LsaConfig(VectorFamily):
 
     def from_tensors(self, tensors: Weights, special: SpecialIds) -> "LsaModel":
         return LsaModel(tensors[TABLE], tensors[_VALUES], tensors[_IMPORTANCE], self)
-
-
-_VALUES, _IMPORTANCE = "singular_values", "importance"
 
 
 @dataclass(frozen=True, eq=False)

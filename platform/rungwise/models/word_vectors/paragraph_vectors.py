@@ -30,6 +30,8 @@ from rungwise.models.word_vectors.word2vec import (
     vector_objective,
 )
 
+_TENSORS = ("inputs", "outputs", "counts")
+
 
 class ParagraphVectorsConfig(WindowFamily):
     """PV-DBOW or PV-DM, by default the first, which learns no vectors of words. PV-DM reads the
@@ -182,9 +184,6 @@ class ParagraphVectorsConfig(WindowFamily):
         parts = rows.shape[1] // len(pad_rows(np.zeros((1, self.size)))[0])
         narrow = rows.reshape(len(rows), parts, -1)[:, :, : self.size]
         return np.ascontiguousarray(narrow.reshape(len(rows), -1))  # safetensors writes memory
-
-
-_TENSORS = ("inputs", "outputs", "counts")
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,6 +38,10 @@ from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body
 
 _MULTIPLE = 16  # floats in the widest register; rows are padded with zeros to a multiple
+_OUTPUT = "output.weight"
+_WHOLE = 1 << 32  # a probability of 1 as an integer
+_PARAMETERS = ("words", "contexts", "word_bias", "context_bias")
+_SQUARES = "_squares"  # suffix of the sums of squared gradients
 
 
 def vector_objective(name: str, part: str, unit: str) -> Objective:
@@ -95,7 +99,6 @@ class WordTable(Body):
 
 
 TABLE = f"{WordTable.name}.token_embedding.weight"
-_OUTPUT = "output.weight"
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +145,6 @@ def random_rows(rng: np.random.Generator, counts_V: Ints, size: int) -> Singles:
     """Draw vectors (V, P), uniform in ±1/(2D); tokens with a count of 0 get zeros."""
     rows_VD = (rng.random((len(counts_V), size), np.float32) - 0.5) / size
     return pad_rows(rows_VD * (counts_V > 0)[:, None])
-
-
-_WHOLE = 1 << 32  # a probability of 1 as an integer
 
 
 class WindowFamily(Family):
@@ -300,10 +300,6 @@ def huffman_paths(counts_V: Ints) -> tuple[Ints, Ints, Singles]:
 
 def _as_integers(probabilities: Floats) -> Bits:
     return np.minimum(probabilities * _WHOLE, _WHOLE - 1).astype(np.uint64)
-
-
-_PARAMETERS = ("words", "contexts", "word_bias", "context_bias")
-_SQUARES = "_squares"  # suffix of the sums of squared gradients
 
 
 class GloveConfig(VectorFamily):
