@@ -11,10 +11,12 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.tokens import SpecialIds
-from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig, CorruptedWordsConfig
 from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
 from rungwise.instances.texts import (
     AlignedLinesConfig,
+    CausalAndMaskedConfig,
+    CausalConfig,
+    CorruptedWordsConfig,
     DenoisedSpansConfig,
     DocumentRowsConfig,
     LabelledPairsConfig,

@@ -7,18 +7,16 @@ from pydantic import Field, TypeAdapter
 
 from rungwise.models.families.bert import BertConfig, ModernBertConfig
 from rungwise.models.families.counts_and_network import CountsAndNetworkConfig
-from rungwise.models.families.cove import CoveConfig
 from rungwise.models.families.elmo import BidirectionalConfig, ElmoConfig
 from rungwise.models.families.gpt import GptConfig, LlamaConfig
 from rungwise.models.families.ngram import BrownConfig, NgramConfig
 from rungwise.models.families.nnlm import BigramConfig, LogBilinearConfig, NnlmConfig, SennaConfig
-from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
+from rungwise.models.families.recurrent import AwdLstmConfig, CoveConfig, LstmConfig, RnnConfig
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.word_vectors.lsa import LsaConfig
+from rungwise.models.word_vectors.lsa import LsaConfig, PrototypesConfig
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
-from rungwise.models.word_vectors.prototypes import PrototypesConfig
 from rungwise.models.word_vectors.word2vec import GloveConfig, Word2vecConfig
 
 ModelConfig = Annotated[

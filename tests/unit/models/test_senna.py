@@ -12,9 +12,9 @@ from rungwise.evaluation.suites import perplexity
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.perplexity import HeldOutText, RanksSuite
 from rungwise.instances.batch import CausalBatch
-from rungwise.instances.causal import CorruptedWordsConfig
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows
+from rungwise.instances.texts import CorruptedWordsConfig
 from rungwise.models.families.nnlm import RANKING, SennaConfig
 from rungwise.models.trained.capabilities import LanguageModel, RanksWords, WordVectors
 from tests.conftest import SPECIAL_IDS

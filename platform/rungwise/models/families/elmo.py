@@ -524,9 +524,7 @@ class ElmoForPretraining(NextTokenModel):
         # Per row, left to right: output and cell of each layer.
         self.state_shape = (config.num_layers, D + config.cell_size)
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, rows: CausalBatch[Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, rows: CausalBatch[Tensor]) -> Any:
         """Return the summed loss and correct predictions, of the targets from the left and the ids
         from the right, and the next state."""
         # T + 1 tokens: ids are all but the last, targets all but the first.

@@ -31,7 +31,7 @@ processing", ICML; Collobert et al. 2011, "Natural language processing (almost) 
     loss of a window: max(0, 1 - f(x) + f(x with a random middle word))
 
 A score is no probability, so there is no perplexity; Turian et al. 2010 follow the training by how
-many words score higher in a window than its own. The random word (instances/causal.py) may be the
+many words score higher in a window than its own. The random word (instances/texts.py) may be the
 word itself, as in the paper. As an encoder it gives each token its window's hidden layer, as the
 paper's taggers have it. The half that learns tasks at the same time is left out.
 
