@@ -11,7 +11,7 @@ from benchmarks import judges
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.minimal_pairs import read_pairs, sample_pairs, sentence_scores
 from rungwise.models.losses.masked_variants import SIMCSE
-from rungwise.models.word_vectors.word2vec import WordVectorModel
+from rungwise.models.word_vectors.vector_family import WordVectorModel
 from rungwise.serving.export import export_vectors
 from rungwise.serving.hugging_face import export_model
 from rungwise.tasks.formats.base import split_lines

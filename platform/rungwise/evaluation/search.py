@@ -24,7 +24,7 @@ from rungwise.evaluation.suites.items import MeasureSummary
 from rungwise.evaluation.suites.measure import SuiteConfig
 from rungwise.evaluation.suites.word_vectors import SimilaritySuite
 from rungwise.models.family import LayeredFamily
-from rungwise.models.word_vectors.word2vec import VectorFamily
+from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.tasks.scoring.metrics import format_metric
 from rungwise.training.fit_config import PretrainStageConfig
 from rungwise.training.summary import PretrainSummary

@@ -22,7 +22,7 @@ from rungwise.evaluation.suites.measure import MEASURE, MeasureConfig
 from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.models.family import Family
 from rungwise.models.fitting import MixturePart, RefiningFamily
-from rungwise.models.word_vectors.word2vec import VectorFamily
+from rungwise.models.word_vectors.vector_family import VectorFamily
 from rungwise.pipeline.recipe import Recipe, StepConfig
 from rungwise.report.stage import REPORT
 from rungwise.serving.importing import INITIAL_WEIGHTS

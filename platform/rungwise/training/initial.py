@@ -31,7 +31,7 @@ from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.capabilities import ReadsSpelling
 from rungwise.models.transformer.body import OnBody, TokenOutput
-from rungwise.models.word_vectors.word2vec import TABLE, VectorFamily
+from rungwise.models.word_vectors.vector_family import TABLE, VectorFamily
 from rungwise.tokenizer import load_tokenizer, token_bytes
 from rungwise.training.config import GradientFit
 from rungwise.training.fit_config import read_training_config

@@ -19,7 +19,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.models.config import model_config
-from rungwise.models.word_vectors.word2vec import WordVectorModel
+from rungwise.models.word_vectors.vector_family import WordVectorModel
 from rungwise.serving.export import write_pretrained
 from rungwise.serving.predictor import PretrainedPredictor, describe_model, load_predictor
 from rungwise.tasks.kinds.examples import Text

@@ -16,7 +16,7 @@ from rungwise.models.families.elmo import ElmoConfig
 from rungwise.models.families.nnlm import NnlmConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.losses.objectives import LossSum
-from rungwise.models.word_vectors.word2vec import TABLE
+from rungwise.models.word_vectors.vector_family import TABLE
 from rungwise.tasks.kinds.examples import TaskInfo
 from rungwise.training.config import FitConfig, GradientConfig, GradientFit
 from rungwise.training.feed import list_turns, open_phases

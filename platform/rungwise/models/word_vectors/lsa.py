@@ -42,7 +42,7 @@ from rungwise.models.losses.objectives import Objective, Origin
 from rungwise.models.ngram_model import SparseSums, count_neighbours, merge_sums
 from rungwise.models.trained.capabilities import Texts, Words
 from rungwise.models.trained.encoders import word_means
-from rungwise.models.word_vectors.word2vec import (
+from rungwise.models.word_vectors.vector_family import (
     TABLE,
     Cells,
     TableModel,

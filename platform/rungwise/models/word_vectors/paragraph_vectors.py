@@ -21,14 +21,8 @@ from rungwise.core import randomness
 from rungwise.core.arrays import Ints, Singles
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.models.fitting import Losses, Rates, Stretch, Weights
-from rungwise.models.word_vectors.word2vec import (
-    Plan,
-    WindowFamily,
-    mean,
-    pad_rows,
-    random_rows,
-    vector_objective,
-)
+from rungwise.models.word_vectors.vector_family import mean, pad_rows, random_rows, vector_objective
+from rungwise.models.word_vectors.word2vec import Plan, WindowFamily
 
 _TENSORS = ("inputs", "outputs", "counts")
 
