@@ -18,7 +18,7 @@ from rungwise.core.arrays import Bits, Bools, Floats, Ints, Singles
 from rungwise.core.configuration.config import Config
 from rungwise.core.randomness import bits, extend
 from rungwise.core.tokens import SpecialIds
-from rungwise.instances.shards import ranges
+from rungwise.instances.shards import PaddedRows, ranges
 
 RANDOM_BITS = 53  # of the 64 bits that order candidates; the position uses the others
 _NEVER = np.uint64(2**64 - 1)  # sorts after every candidate
@@ -255,20 +255,9 @@ class Vocabulary:
         assert not ids or ids[-1] < self.size, "special ids must lie in the vocabulary"
         assert len(ids) < self.size, "a vocabulary needs ordinary tokens"
 
-    @property
-    def mask(self) -> int:
-        """The id of [MASK]. Raises DataError if there is none."""
-        return self.special.require("mask")[0]
-
-    @property
-    def pad(self) -> int:
-        """The id of [PAD]. Raises DataError if there is none."""
-        return self.special.require("pad")[0]
-
-    @property
-    def end(self) -> int:
-        """The id of the symbol between documents. Raises DataError if there is none."""
-        return self.special.require("end")[0]
+    def id_of(self, role: str) -> int:
+        """The id of a special token, such as `mask`. Raises DataError if there is none."""
+        return self.special.require(role)[0]
 
 
 @dataclass(frozen=True)
@@ -282,29 +271,23 @@ class Masked:
 
 
 def mask(
-    ids: NDArray[np.integer],  # (B, T), padding from `lengths` on
-    lengths: NDArray[np.integer],  # (B,)
-    unit_starts: Bools | None,  # (B, T): a unit begins here; unused for unit=token
-    instances: Ints,  # (B,) index of each row in its split
-    epochs: Ints,  # (B,)
-    seed: int,
-    vocab: Vocabulary,
-    config: MaskingConfig,
+    rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary, config: MaskingConfig
 ) -> Masked:
-    """Select tokens, corrupt them, and return the original ids as targets. The share selected is
-    `rate` on average, rounded at random per row: at least one token, at most `max_predictions`. A
-    row whose units are all longer than that predicts fewer."""
-    draws = Draws.of(seed, epochs if config.dynamic else np.zeros_like(epochs), instances)
+    """Select tokens of rows read in these epochs (B,), corrupt them, and return the original ids as
+    targets. The share selected is `rate` on average, rounded at random per row: at least one token,
+    at most `max_predictions`. A row whose units are all longer than that predicts fewer."""
+    ids = rows.ids.astype(np.int64)
+    draws = Draws.of(seed, epochs if config.dynamic else np.zeros_like(epochs), rows.instances)
     maskable = _ordinary(ids, vocab)
-    maskable &= np.arange(ids.shape[1], dtype=np.int32) < lengths.astype(np.int32)[:, None]
+    maskable &= np.arange(ids.shape[1], dtype=np.int32) < rows.lengths.astype(np.int32)[:, None]
     count = _count_predictions(maskable.sum(axis=1), draws, config)
     if config.unit == "token":
         flat = together = select_tokens(maskable, count, config.max_predictions, draws)
     else:
-        assert unit_starts is not None, "instances without units (MaskedKind.tokens)"
+        assert rows.unit_starts is not None, "instances without units (MaskedKind.tokens)"
         shares = _span_shares(config) if config.unit == "span" else None
         flat, together = select_units(
-            maskable, unit_starts, count, config.max_predictions, draws, shares
+            maskable, rows.unit_starts, count, config.max_predictions, draws, shares
         )
     decided_at = together if config.unit == "span" else flat
     return _corrupt(ids, flat, decided_at, draws, vocab, config)
@@ -370,7 +353,7 @@ def _corrupt(
         np.uint64(np.ceil(share * 2.0**RANDOM_BITS))
         for share in (config.mask_share, config.mask_share + config.random_share)
     )
-    flat_ids[flat[draw < to_mask]] = vocab.mask
+    flat_ids[flat[draw < to_mask]] = vocab.id_of("mask")
     random = np.flatnonzero((draw >= to_mask) & (draw < to_random))
     position = flat - offset
     replacement = extend(draws.replace[row[random]], position[random])

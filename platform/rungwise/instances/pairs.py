@@ -16,7 +16,7 @@ from rungwise.core.stages.summary import PerSplit
 from rungwise.core.tokens import SpecialIds, TokenisedText
 from rungwise.instances.batch import MaskedBatch
 from rungwise.instances.kind import Built, ContractShare, Facts, Kind, check_bound, check_shares
-from rungwise.instances.masking import Masked, MaskingConfig, Vocabulary, expected_predictions, mask
+from rungwise.instances.masking import MaskingConfig, Vocabulary, expected_predictions, mask
 from rungwise.instances.shards import PaddedRows, Shard, gather, pad_rows
 from rungwise.tokenizer.mask_units import MaskUnitsConfig
 from rungwise.tokenizer.token_stage import TokensConfig
@@ -159,7 +159,7 @@ class MaskedKind(Kind):
 
     def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> MaskedBatch:
         """Mask the rows for these epochs (B,), or for epoch 0 if masking is static."""
-        masked = self._mask(rows, epochs, seed, vocab)
+        masked = mask(rows, epochs, seed, vocab, self.masking)
         column = np.arange(rows.ids.shape[1])[None, :]
         real = column < rows.lengths[:, None]
         segments = np.zeros(rows.ids.shape, dtype=np.int64)
@@ -185,10 +185,6 @@ class MaskedKind(Kind):
             positions,
         )
 
-    def _mask(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> Masked:
-        ids, numbers = rows.ids.astype(np.int64), rows.instances
-        return mask(ids, rows.lengths, rows.unit_starts, numbers, epochs, seed, vocab, self.masking)
-
     def _count_masks(self, shard: Shard, facts: Facts) -> dict[str, int]:
         """Draw the masks of epoch 0, and count what became of which tokens. Rows are numbered from
         a place of the shard's own: small shards that shared draws would share their luck too."""
@@ -202,8 +198,8 @@ class MaskedKind(Kind):
         first_number = document_hash(facts.name) >> 2
         for begin in range(0, len(sample), _ROWS_AT_ONCE):
             local = sample[begin : begin + _ROWS_AT_ONCE]
-            rows = pad_rows(shard, local, first_number + local, self.length, vocab.pad)
-            masked = self._mask(rows, np.zeros_like(local), facts.seed, vocab)
+            rows = pad_rows(shard, local, first_number + local, self.length, vocab.id_of("pad"))
+            masked = mask(rows, np.zeros_like(local), facts.seed, vocab, self.masking)
             real = masked.weights > 0
             now = np.take_along_axis(masked.ids, masked.positions, axis=1)[real]
             before = masked.targets[real]
@@ -211,8 +207,9 @@ class MaskedKind(Kind):
             expected += float(expected_predictions(candidates, self.masking).sum())
             counts["candidates"] += int(candidates.sum())
             counts["selected"] += int(real.sum())
-            counts["to_mask"] += int((now == vocab.mask).sum())
-            counts["to_random"] += int(((now != vocab.mask) & (now != before)).sum())
+            is_mask = now == vocab.id_of("mask")
+            counts["to_mask"] += int(is_mask.sum())
+            counts["to_random"] += int((~is_mask & (now != before)).sum())
             counts["kept"] += int((now == before).sum())
             most = int(real.sum(axis=1).max(initial=0))
             counts["most_predictions"] = max(counts["most_predictions"], most)

@@ -246,7 +246,7 @@ class DenoisedSpansConfig(MaskedBlocksConfig):
         hidden[row, masked.masked_positions[row, column]] = True
         (end,) = vocab.special.require("sep")
         texts = [
-            _take_out(ids[number, :length], hidden[number, :length], vocab.mask, end)
+            _take_out(ids[number, :length], hidden[number, :length], vocab.id_of("mask"), end)
             for number, length in enumerate(rows.lengths.tolist())
         ]
         first, second = (
@@ -377,7 +377,7 @@ class SentenceRunsConfig(Kind):
         """Split rows at their symbols into sentences."""
         column = np.arange(rows.ids.shape[1])[None, :]
         real = column < rows.lengths[:, None]
-        symbol = (rows.ids == vocab.end) & real
+        symbol = (rows.ids == vocab.id_of("end")) & real
         # Where the sentence of each position begins: behind the last symbol before it.
         after = np.maximum.accumulate(np.where(symbol, column + 1, 0), axis=1)
         begin = np.pad(after, ((0, 0), (1, 0)))[:, :-1]
@@ -465,7 +465,7 @@ class CausalConfig(Kind):
         ids = rows.ids.astype(np.int64)
         inputs = ids[:, :-1]
         column = np.arange(inputs.shape[1])[None, :]
-        opens = inputs == vocab.end
+        opens = inputs == vocab.id_of("end")
         begin = np.maximum.accumulate(np.where(opens, column, 0), axis=1)
         return CausalBatch(
             inputs,

@@ -82,9 +82,7 @@ AUTOENCODER = dataclasses.replace(
         "rewriting", "rewriting", "Tokens written again correctly", "token of a known document"
     ),
     reads=("document_rows",),
-    loss=CAUSAL.loss._replace(
-        counts=lambda batch: batch.lengths.sum()[None].float()  # () -> (1,)
-    ),
+    loss=CAUSAL.loss._replace(counts=lambda batch: batch.lengths.sum()[None].float()),
     meaning=Meaning.TOKENS,
     origin=Origin(2015, "Dai & Le", "reads a text, and writes it again from memory"),
 )
@@ -393,9 +391,7 @@ TRANSLATION = dataclasses.replace(
     ),
     reads=("aligned_lines",),
     shapes=BatchShapes.UNKNOWN,
-    loss=CAUSAL.loss._replace(
-        counts=lambda batch: batch.lengths[:, 1].sum()[None].float()  # () -> (1,)
-    ),
+    loss=CAUSAL.loss._replace(counts=lambda batch: batch.lengths[:, 1].sum()[None].float()),
     meaning=Meaning.TOKENS,
 )
 
