@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rungwise.instances.batch import CausalAndMaskedBatch, MaskedBatch
-from rungwise.models.losses.cross_entropy import at_least_float32, token_sums
+from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32, token_sums
 from rungwise.models.losses.objectives import (
     MLM,
     BatchShapes,
@@ -478,17 +478,12 @@ class SentenceAutoencoder(SentenceEncoder):
         initialise(self.decoder, config.initializer_range)
         initialise(self.from_vector, config.initializer_range)
 
-    def forward(
-        self,
-        ids_BT: Tensor,
-        lengths_B: Tensor,
-        whole_BT: Tensor | None = None,
-        whole_lengths_B: Tensor | None = None,
-    ) -> Any:
-        """Return the vectors (B, D), or the loss sums of whole rows but for their first token."""
-        vectors_BD = super().forward(ids_BT, lengths_B)
-        if whole_BT is None or whole_lengths_B is None:
-            return vectors_BD
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, rows: MaskedBatch[Tensor]
+    ) -> TokenSums:
+        """Return the loss sums of whole rows but for their first token."""
+        vectors_BD = super().forward(*without_masked(rows))
+        whole_BT, lengths_B = unmasked(rows)
         begun_BTD = self.body.embed(whole_BT) + self.from_vector(vectors_BD)[:, None]
         states_BTD = self.decoder(begun_BTD)[:, :-1]
         return token_sums(
@@ -496,7 +491,7 @@ class SentenceAutoencoder(SentenceEncoder):
             self.body.token_embedding.weight,
             None,
             whole_BT[:, 1:].flatten(),
-            real_places(whole_BT.shape[1], whole_lengths_B)[:, 1:].flatten().to(states_BTD.dtype),
+            real_places(whole_BT.shape[1], lengths_B)[:, 1:].flatten().to(states_BTD.dtype),
         )
 
 
@@ -535,10 +530,7 @@ TSDAE = replace(
         "token",
     ),
     reads=("masked_blocks",),
-    loss=Loss(
-        _predicted_counts,
-        lambda model, batch: only_part(model(*without_masked(batch), *unmasked(batch))),
-    ),
+    loss=Loss(_predicted_counts, lambda model, batch: only_part(model(batch))),
     shapes=BatchShapes.UNKNOWN,
     head=VectorHead(make=SentenceAutoencoder, more_flops=_decoder_flops),
 )
