@@ -9,7 +9,6 @@ N instances, B global batch size
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -144,22 +143,16 @@ class ReadOrder(Order):
         in_lane, lane = np.divmod(place, self._lanes)
         window = in_lane // self._window
         begin = window * self._window
-        size = np.minimum(self._lane_size(lane) - begin, self._window)
+        lane_size, longer = divmod(self.count, self._lanes)  # the first lanes have a place more
+        size = np.minimum(lane_size + (lane < longer) - begin, self._window)
+        lane_begin = lane * lane_size + np.minimum(lane, longer)
         key = bits(self._seed, epoch, _WINDOW, lane, window)
-        return self._lane_begin(lane) + begin + permute(in_lane - begin, key, size, self._seed)
+        return lane_begin + begin + permute(in_lane - begin, key, size, self._seed)
 
     def _order_shards(self, epoch: int) -> Ints:
         if self._whole:  # shards keep their places
             return np.arange(len(self._rows))
         return super()._order_shards(epoch)
-
-    def _lane_begin(self, lane: Any) -> Any:
-        size, longer = divmod(self.count, self._lanes)
-        return lane * size + np.minimum(lane, longer)
-
-    def _lane_size(self, lane: Ints) -> Ints:
-        size, longer = divmod(self.count, self._lanes)
-        return size + (lane < longer)
 
 
 def evenly(total: int, count: int) -> Ints:

@@ -266,7 +266,6 @@ class ElmoConfig(StatefulFamily):
 
     suggested_steps: ClassVar[Steps | None] = Steps(3e-3)
     objectives: ClassVar = (BILM,)
-
     year: ClassVar[int] = 2018
     paper: ClassVar[str] = "Peters et al."
     idea: ClassVar[str] = (

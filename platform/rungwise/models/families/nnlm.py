@@ -271,7 +271,6 @@ class BigramConfig(Family):
     """A neural bigram model; it has no sizes but the vocabulary's."""
 
     objectives: ClassVar = (CAUSAL,)
-
     year: ClassVar[int] = 2000
     paper: ClassVar[str] = "Xu & Rudnicky"
     idea: ClassVar[str] = "a network that guesses the next word from the one before"
@@ -366,7 +365,6 @@ class SennaConfig(LayeredFamily):
 
     objectives: ClassVar = (RANKING,)
     rates_texts: ClassVar[bool] = False
-
     year: ClassVar[int] = 2008
     paper: ClassVar[str] = "Collobert & Weston"
     idea: ClassVar[str] = "tells real stretches of text from ones with a wrong word in the middle"

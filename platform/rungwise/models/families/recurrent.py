@@ -149,7 +149,6 @@ class LstmConfig(RecurrentFamily):
     arXiv:1409.2329, with its output tied."""
 
     objectives: ClassVar = (CAUSAL, AUTOENCODER)
-
     year: ClassVar[int] = 2012
     paper: ClassVar[str] = "Sundermeyer et al."
     idea: ClassVar[str] = "reads word by word with a memory that lasts"
@@ -162,7 +161,6 @@ class RnnConfig(RecurrentFamily):
     """A simple recurrent network; the defaults are near Mikolov's, with its output tied."""
 
     cells: ClassVar[type[nn.LSTM | nn.RNN]] = nn.RNN
-
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Mikolov et al."
     idea: ClassVar[str] = "reads word by word with a short memory"

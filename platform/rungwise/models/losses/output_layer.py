@@ -29,7 +29,6 @@ the longest path, R pairs of a token and a leaf.
 import copy
 import heapq
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -317,30 +316,9 @@ class TreeOutput(Config):
 OutputConfig = Annotated[SoftmaxOutput | ClassesOutput | TreeOutput, Field(discriminator="kind")]
 
 
-class FactoredOutput(nn.Module, ABC):
-    """Replaces the softmax over all words."""
-
-    @abstractmethod
-    def arrange(self, text: Text, model: Any) -> None:
-        """Place the words by the training text, before training; `model` is the whole model."""
-
-    @abstractmethod
-    def set_word_shares(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
-        """Set the biases so that states of zeros predict these shares (V,) of placed words."""
-
-    @abstractmethod
-    def sums(
-        self, states_XD: Tensor, words: Words, targets_X: Tensor, weights_X: Tensor
-    ) -> TokenSums:
-        """Sum the losses of the targets, and the targets that the likeliest choices lead to."""
-
-    @abstractmethod
-    def log_probabilities(self, states_XD: Tensor, words: Words) -> Tensor:
-        """Return the log-probabilities of all words, (X, V)."""
-
-
-class WordClasses(FactoredOutput):
-    """Classes of words. `order` has the words sorted by class, `sizes` their number in each."""
+class WordClasses(nn.Module):
+    """Classes of words in place of the softmax over all. `order` has the words sorted by class,
+    `sizes` their number in each."""
 
     order: Tensor
     sizes: Tensor
@@ -364,6 +342,7 @@ class WordClasses(FactoredOutput):
         self.sizes.copy_(torch.from_numpy(np.bincount(class_V, minlength=len(self.sizes))))
 
     def arrange(self, text: Text, model: Any) -> None:
+        """Place the words by the training text, before training; `model` is the whole model."""
         V, C = len(self.order), len(self.sizes)
         counts_V = count_words(text, V)
         if self.config.by == "frequency":
@@ -373,6 +352,7 @@ class WordClasses(FactoredOutput):
 
     @torch.no_grad()
     def set_word_shares(self, shares_V: Tensor, bias_V: Tensor | None) -> None:
+        """Set the biases so that states of zeros predict these shares (V,) of placed words."""
         assert bias_V is not None
         bias_V.copy_(shares_V.log())
         parts = shares_V[self.order].split(self.sizes.tolist())
@@ -381,6 +361,7 @@ class WordClasses(FactoredOutput):
     def sums(
         self, states_XD: Tensor, words: Words, targets_X: Tensor, weights_X: Tensor
     ) -> TokenSums:
+        """Sum the losses of the targets, and the targets that the likeliest choices lead to."""
         table_VD, bias_V = words
         assert bias_V is not None
         numbers_C = torch.arange(len(self.sizes), device=self.order.device)
@@ -414,6 +395,7 @@ class WordClasses(FactoredOutput):
         return TokenSums((losses_X * weights_X).sum(), (right_X * weights_X).sum())
 
     def log_probabilities(self, states_XD: Tensor, words: Words) -> Tensor:
+        """Return the log-probabilities of all words, (X, V)."""
         logits_XV = output_logits(states_XD, *words)
         class_XC = functional.linear(states_XD, self.table, self.bias)
         log_XC = at_least_float32(class_XC).log_softmax(-1)
@@ -430,8 +412,9 @@ def _choose(logits_XC: Tensor, targets_X: Tensor) -> tuple[Tensor, Tensor]:
     return losses_X, logits_XC.argmax(-1) == targets_X
 
 
-class WordTree(FactoredOutput):
-    """A binary tree with vectors of nodes. `paths` and `words` are those of `Tree`."""
+class WordTree(nn.Module):
+    """A binary tree with vectors of nodes in place of the softmax over all words, to be used like
+    `WordClasses`. `paths` and `words` are those of `Tree`."""
 
     paths: Tensor
     words: Tensor

@@ -163,11 +163,6 @@ class EncodedWords:
     opens: int | None
     closes: int | None
 
-    @property
-    def longest_text(self) -> int | None:
-        frame = (self.opens is not None) + (self.closes is not None)
-        return None if self.encoder.max_length is None else self.encoder.max_length - frame
-
     @torch.no_grad()
     def word_layers(self, texts: Texts, words: Words) -> Singles:
         tokens: list[list[tuple[int, int]]] = []  # of each text: (word number, position)
@@ -176,7 +171,9 @@ class EncodedWords:
             tokens.append([(count + n, place) for n, each in enumerate(ranges) for place in each])
             count += len(ranges)
         rows: list[tuple[list[int], list[tuple[int, int]]]] = []  # ids; (position, word number)
-        for window in windows([len(text) for text in texts], self.longest_text):
+        frame = (self.opens is not None) + (self.closes is not None)
+        longest = None if self.encoder.max_length is None else self.encoder.max_length - frame
+        for window in windows([len(text) for text in texts], longest):
             places = [
                 (place - window.start + (self.opens is not None), number)
                 for number, place in tokens[window.text]

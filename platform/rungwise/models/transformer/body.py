@@ -24,7 +24,7 @@ from rungwise.models.losses.cross_entropy import (
     token_sums,
 )
 from rungwise.models.losses.objectives import PretrainingLogits
-from rungwise.models.losses.output_layer import FactoredOutput, OutputConfig, Text
+from rungwise.models.losses.output_layer import OutputConfig, Text, WordClasses, WordTree
 from rungwise.models.transformer.block import (
     WHOLE,
     Boundaries,
@@ -205,7 +205,7 @@ class TokenOutput(OnBody):
         super().__init__(body)
         self.output: nn.Linear | None = None
         self.bias: nn.Parameter | None = None
-        self.factors: FactoredOutput | None = None
+        self.factors: WordClasses | WordTree | None = None
         # log-probabilities (X, V) of the next tokens by another model, to which logits are added
         self.beside: Callable[[Tensor], Tensor] | None = None
 

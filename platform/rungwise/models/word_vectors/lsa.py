@@ -58,7 +58,6 @@ class LsaConfig(VectorFamily):
     """Latent semantic analysis of documents, or of windows with the weighting `ppmi`."""
 
     objectives: ClassVar = (vector_objective("low_rank", "Relative squared", "table"),)
-
     year: ClassVar[int] = 1990
     paper: ClassVar[str] = "Deerwester et al."
     idea: ClassVar[str] = "a list of numbers for every word, from the texts that share words"
@@ -225,7 +224,6 @@ class PrototypesConfig(Family):
 
     objectives: ClassVar = (vector_objective("contexts", "Cosine", "context"),)
     rates_texts: ClassVar[bool] = False
-
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Reisinger & Mooney"
     idea: ClassVar[str] = "several lists of numbers for a word, one for each kind of place it has"

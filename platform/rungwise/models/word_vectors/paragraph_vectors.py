@@ -33,7 +33,6 @@ class ParagraphVectorsConfig(WindowFamily):
     needs a learning rate about as many times higher as rows are averaged."""
 
     objectives: ClassVar = (vector_objective("document_words", "Held-out document", "word"),)
-
     year: ClassVar[int] = 2014
     paper: ClassVar[str] = "Le & Mikolov"
     idea: ClassVar[str] = "a list of numbers for every paragraph, learnt from its words"

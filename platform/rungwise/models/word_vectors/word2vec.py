@@ -84,7 +84,6 @@ class Word2vecConfig(WindowFamily, VectorFamily):
     not (Irsoy et al. 2021, arXiv:2012.15332), and needs a learning rate of about 0.075."""
 
     objectives: ClassVar = (vector_objective("context_words", "Held-out context", "pair of words"),)
-
     year: ClassVar[int] = 2013
     paper: ClassVar[str] = "Mikolov et al."
     idea: ClassVar[str] = "a list of numbers for every word, learnt from the words around it"
@@ -202,7 +201,6 @@ class GloveConfig(VectorFamily):
     is the sum of the word's vectors as a word and as a context."""
 
     objectives: ClassVar = (vector_objective("log_counts", "Weighted squared", "cell"),)
-
     year: ClassVar[int] = 2014
     paper: ClassVar[str] = "Pennington et al."
     idea: ClassVar[str] = "a list of numbers for every word, from counts of the words around it"
