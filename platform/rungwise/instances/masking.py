@@ -117,7 +117,10 @@ def select_units(
             first_of, room = _take_spans(units, ranked, budget, draws, span_shares)
         if not ((room > 0) & (available > ranks)).any():
             break
-    return _selected_tokens(units, first_of)
+    selection = np.flatnonzero(first_of >= 0)
+    sizes = units.sizes[selection]
+    flat = ranges(units.begin[selection], sizes)
+    return flat, np.repeat(units.begin[first_of[selection]], sizes)
 
 
 def _in_random_order(
@@ -204,14 +207,6 @@ def _take_spans(
 def span_lengths(draw: Bits, span_shares: Floats) -> NDArray[np.intp]:
     """The number of units of a span, for each 64 random bits."""
     return 1 + np.searchsorted(span_shares[:-1] * 2.0**RANDOM_BITS, fraction(draw), side="right")
-
-
-def _selected_tokens(units: _Units, first_of: NDArray[np.int32]) -> tuple[Ints, Ints]:
-    """Flat positions (P,) of the tokens of selected units, and where each one's group begins."""
-    selection = np.flatnonzero(first_of >= 0)
-    sizes = units.sizes[selection]
-    flat = ranges(units.begin[selection], sizes)
-    return flat, np.repeat(units.begin[first_of[selection]], sizes)
 
 
 class MaskingConfig(Config):
