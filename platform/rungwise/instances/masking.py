@@ -22,6 +22,7 @@ from rungwise.instances.shards import PaddedRows, ranges
 
 RANDOM_BITS = 53  # of the 64 bits that order candidates; the position uses the others
 _NEVER = np.uint64(2**64 - 1)  # sorts after every candidate
+Numbers = NDArray[np.int32]  # of units in a batch, -1 for none
 _RANKS_AT_ONCE = 32  # span lengths drawn together
 
 
@@ -123,9 +124,7 @@ def select_units(
     return flat, np.repeat(units.begin[first_of[selection]], sizes)
 
 
-def _in_random_order(
-    units: _Units, order: Bits, position_bits: int, ranks: int
-) -> NDArray[np.int32]:
+def _in_random_order(units: _Units, order: Bits, position_bits: int, ranks: int) -> Numbers:
     """The first K maskable units of each row (B, K) in random order, -1 after the last."""
     size, length = order.shape
     if ranks < length:
@@ -138,9 +137,7 @@ def _in_random_order(
     return np.where(order == _NEVER, -1, unit_at.take(flat, mode="clip"))
 
 
-def _take_units(
-    units: _Units, ranked: NDArray[np.int32], budget: Ints
-) -> tuple[NDArray[np.int32], Ints]:
+def _take_units(units: _Units, ranked: Numbers, budget: Ints) -> tuple[Numbers, Ints]:
     """Take units in order, skipping those larger than the room left. Returns for each unit (U,) the
     first unit of the group it is selected with, or -1, and the room (B,) left over."""
     sizes = np.where(ranked < 0, units.first.size, units.sizes[ranked])  # (B, K)
@@ -167,8 +164,8 @@ def _take_units(
 
 
 def _take_spans(
-    units: _Units, ranked: NDArray[np.int32], budget: Ints, draws: Draws, span_shares: Floats
-) -> tuple[NDArray[np.int32], Ints]:
+    units: _Units, ranked: Numbers, budget: Ints, draws: Draws, span_shares: Floats
+) -> tuple[Numbers, Ints]:
     """Take spans that begin at units in random order; returns the same as `_take_units`. A span
     ends early, after a whole unit, at a special token, at an earlier span, or when the budget of
     tokens is reached."""
