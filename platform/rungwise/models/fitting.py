@@ -10,6 +10,8 @@
 
 V vocabulary, U units of a text: sentences or documents
 """
+# A docstring is all that a method of a protocol has.
+# pyright: reportReturnType=false
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -164,7 +166,6 @@ class TabledFamily(Protocol):
 
     def split(self, table: Any, parts: int) -> Sequence[Any]:
         """Split the table into parts that can be merged separately."""
-        ...
 
     def merge(self, tables: Sequence[Any]) -> Any:
         """Return the sum of tables, the same for any grouping."""
@@ -181,14 +182,12 @@ class CountedFamily(TabledFamily, Protocol):
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
     ) -> Weights:
         """Estimate the arrays of the model. Raises DataError if the corpus is too small."""
-        ...
 
     def from_tensors(self, tensors: Weights, special: SpecialIds) -> Any:
         """Restore the model from its arrays."""
 
     def text_file(self, model: Any, words: Sequence[str], special: SpecialIds) -> TextFile:
         """Return the model in the format of other programs, with the word of each id."""
-        ...
 
 
 @runtime_checkable
@@ -201,11 +200,9 @@ class FileFamily(Protocol):
     ) -> tuple[Family, Weights]:
         """Return the config and the arrays of the model in the lines of the file `path`, with the
         word of each id. Raises DataError for a damaged file or other words."""
-        ...
 
     def check_given(self, given: Family) -> None:
         """Raise ConfigError unless a model of the family `given` is one of this config."""
-        ...
 
 
 class WeightedFamily(Protocol):
@@ -213,7 +210,6 @@ class WeightedFamily(Protocol):
 
     def start(self, counts_V: Ints, documents: int, seed: int) -> Weights:
         """Return the weights before the first round; a token whose count is 0 is left out."""
-        ...
 
     def model(self, weights: Weights, counts_V: Ints) -> Any:
         """Return the model of the weights, whose `to_tensors` returns its arrays by name."""
@@ -238,20 +234,16 @@ class ReadingFamily(WeightedFamily, Protocol):
 
     def plan(self, counts_V: Ints) -> Sequence[NDArray[Any]]:
         """Return tables that reading needs, derived from the counts of tokens."""
-        ...
 
     def units(self, text: TokenisedText) -> Stretch:
         """Return the text as the units that are read whole, by one task and one thread."""
-        ...
 
     def read(self, weights: Weights, plan: Any, text: Stretch, rates: Rates, seed: int) -> Losses:
         """Learn from a stretch, updating `weights` in place; the learning rate goes linearly from
         the first to the second. Rates of 0 measure on held-out text."""
-        ...
 
     def average(self, before: Weights, replicas: Sequence[Weights]) -> Weights:
         """Return the mean of replicas that began with the same weights and read different text."""
-        ...
 
 
 @runtime_checkable
@@ -263,7 +255,6 @@ class CooccurrenceFamily(TabledFamily, Protocol):
 
     def cells(self, table: Any, vocab_size: int) -> tuple[NDArray[Any], ...]:
         """Return the cells of all pairs, as arrays of one length."""
-        ...
 
 
 @runtime_checkable
@@ -273,7 +264,6 @@ class PairsFamily(WeightedFamily, CooccurrenceFamily, Protocol):
     def read(self, weights: Weights, cells: Any, order: Ints, rate: float) -> Losses:
         """Learn from cells in this order, updating `weights` in place; a rate of 0 only measures.
         Returns the sum of the losses before each step and their number."""
-        ...
 
 
 @runtime_checkable
@@ -282,7 +272,6 @@ class SolvedFamily(CooccurrenceFamily, Protocol):
 
     def solve(self, cells: Any, counts_V: Ints, documents: int, seed: int) -> "Solution":
         """Return the vectors, none for counts of 0. Raises DataError for too few cells."""
-        ...
 
 
 @runtime_checkable
@@ -293,7 +282,6 @@ class RefiningFamily(CooccurrenceFamily, Protocol):
 
     def refine(self, vectors: Singles, cells: Any, counts_V: Ints, seed: int) -> "Solution":
         """Return the model on vectors (V, D). Raises DataError if the cells are too few."""
-        ...
 
 
 @runtime_checkable
