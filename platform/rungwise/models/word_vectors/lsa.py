@@ -15,9 +15,9 @@ its vector xᵀ U.
 Several vectors of a word are made on any vectors (Reisinger & Mooney 2010, "Multi-Prototype
 Vector-Space Models of Word Meaning"): by k-means of the mean vectors of each occurrence's
 neighbours, at length 1 and weighted by a / (a + p), with p the share of the text (Arora, Liang & Ma
-2017). Prototype k of a word with vector v is v + |v| (c_k - c), with
-c_k the centre of cluster k and c the mean of all contexts, so that v is their mean over the text.
-The sample of occurrences follows from hashes of their places, the same whoever counts them.
+2017). Prototype k of a word with vector v is v + |v| (c_k - c), with c_k the centre of cluster k
+and c the mean of all contexts, so that v is their mean over the text. The sample of occurrences
+follows from hashes of their places, the same whoever counts them.
 
 V vocabulary, C contexts, N cells or occurrences, D size of a vector, W neighbours, K prototypes, M
 words with prototypes
