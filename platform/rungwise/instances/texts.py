@@ -1,11 +1,11 @@
-"""Blocks of text and texts as they are, each token as it is read; and the masked blocks of which
-some rows, or some spans, are not.
+"""Text without masks, in packed blocks, documents, pairs and runs of sentences; and masked blocks
+that are also read in another way.
 
 Causal blocks are packed: the instances of GPT (Radford et al. 2018, 2019). Texts are documents, the
 pairs of a task, or runs of consecutive sentences for models that predict a sentence's neighbours,
 as Quick-thoughts (Logeswaran & Lee 2018, arXiv:1803.02893); what is shuffled is the run. Of masked
 blocks some are read from left to right (GPT-BERT, Charpentier & Samuel 2024, arXiv:2410.24159), or
-spans are taken out and written (T5).
+spans are taken out, and written (T5).
 
 B batch, L tokens of a text, T sequence, M tokens that a row writes, R sentences of a run
 """
