@@ -177,8 +177,8 @@ def make_stages(
     import rungwise.instances.building
     import rungwise.tokenizer.token_building  # noqa: F401
     from rungwise.instances.building import ShardTask
-    from rungwise.instances.causal import CausalConfig
     from rungwise.instances.pairs import MaskedPairsConfig
+    from rungwise.instances.texts import CausalConfig
     from rungwise.tokenizer import EncoderChoice, load_tokenizer, special_ids
     from rungwise.tokenizer.token_building import EncodeTask
 

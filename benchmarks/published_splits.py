@@ -40,8 +40,8 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import shards
-from rungwise.instances.causal import CausalConfig
 from rungwise.instances.summary import InstancesSummary
+from rungwise.instances.texts import CausalConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.nnlm import LogBilinearConfig
 from rungwise.models.losses.output_layer import ClassesOutput

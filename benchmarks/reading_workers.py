@@ -61,6 +61,7 @@ def _full_rows(setup: Setup) -> tuple[list[list[int]], list[list[tuple[int, int]
 
 def _our_masks(setup: Setup, whole_words: bool) -> Callable[[int], Any]:
     from rungwise.instances.masking import MaskingConfig, Vocabulary, mask
+    from rungwise.instances.shards import PaddedRows
     from rungwise.tokenizer import load_tokenizer, special_ids
 
     tokenizer = load_tokenizer(Folder(setup.wordpiece))
@@ -70,11 +71,11 @@ def _our_masks(setup: Setup, whole_words: bool) -> Callable[[int], Any]:
     edges = np.array(offsets)  # (64, 512, 2)
     starts = np.ones(ids.shape, dtype=bool)
     starts[:, 1:] = edges[:, 1:, 0] != edges[:, :-1, 1]
-    lengths, instances = np.full(64, 512), np.arange(64)
+    padded = PaddedRows(np.arange(64), ids, np.full(64, 512), {}, starts)
     config = MaskingConfig(unit="whole_word" if whole_words else "token", max_predictions=77)
 
     def step(epoch: int) -> Any:
-        return mask(ids, lengths, starts, instances, np.full(64, epoch), 0, vocabulary, config)
+        return mask(padded, np.full(64, epoch), 0, vocabulary, config)
 
     return step
 

@@ -123,7 +123,7 @@ def count(name: str, case: Case) -> dict[str, Any]:
 def _simulated(counts: Counts) -> Iterator[None]:
     """Fake tensors, a compiler that counts, and a device that says it is a GPU."""
     changed = {
-        "rungwise.models.transformer.attention.is_gpu": lambda _: True,
+        "rungwise.models.transformer.block.is_gpu": lambda _: True,
         "rungwise.models.losses.cross_entropy.is_gpu": lambda _: True,
         "torch.compile": functools.partial(torch.compile, backend=counts.backend),
         # Fake weights are where they should be, and drawing them reads numbers.

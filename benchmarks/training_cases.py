@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rungwise.models.families.bert import BertConfig, EncoderFamily
+from rungwise.models.families.bert import BertConfig, EncoderFamily, ModernBertConfig
 from rungwise.models.families.gpt import GptConfig
-from rungwise.models.families.modern_bert import ModernBertConfig
 from rungwise.models.losses.objectives import Objective
 
 WORDPIECE, BYTE_BPE, MODERN_BERT = 30_522, 50_257, 50_368

@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from benchmarks.common import REPOSITORY, median_ratio, take_turns
 from benchmarks.training_cases import CASES, Case, Rows, draw, tensor
 from rungwise.instances.batch import Batch, CausalBatch, MaskedBatch
-from rungwise.models.families.modern_bert import ModernBertConfig
+from rungwise.models.families.bert import ModernBertConfig
 from rungwise.models.transformer.block import parameter_count
 from rungwise.training.optimizer import (
     OptimizerConfig,

@@ -37,10 +37,9 @@ from benchmarks.common import add_results, interval, median_ratio, run_alone, ta
 from rungwise.corpus.document import read_documents
 from rungwise.models.fitting import Stretch, Weights
 from rungwise.models.ngram_model import SparseSums, merge_sums
-from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.lsa import LsaConfig
 from rungwise.models.word_vectors.vector_family import mean
-from rungwise.models.word_vectors.word2vec import Word2vecConfig
+from rungwise.models.word_vectors.word2vec import GloveConfig, Word2vecConfig
 from rungwise.tokenizer.token_text import TokenisedText
 
 MINIMUM, EPOCHS, RATES = 5, 5, (0.025, 0.0001)

@@ -20,7 +20,7 @@ from rungwise.evaluation.statistics import Estimate
 from rungwise.evaluation.suites import items as items_of
 from rungwise.evaluation.suites.base import Suite
 from rungwise.evaluation.suites.items import ITEMS, Items, MeasureSummary, score_items
-from rungwise.instances.causal import CausalConfig
+from rungwise.instances.texts import CausalConfig
 from rungwise.models.config import model_config
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.training.fit_config import fitting_kind

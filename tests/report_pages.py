@@ -21,10 +21,9 @@ from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig
 from rungwise.instances.masking import MaskingConfig
 from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
-from rungwise.instances.texts import DenoisedSpansConfig
+from rungwise.instances.texts import CausalAndMaskedConfig, CausalConfig, DenoisedSpansConfig
 from rungwise.report.run import write_report
 from rungwise.report.stage import ReportConfig, ReportSummary
 from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train

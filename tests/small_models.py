@@ -17,11 +17,9 @@ from torch import Tensor, nn
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.instances.kind import Kind
 from rungwise.instances.summary import InstancesConfig
-from rungwise.models.families.bert import BertConfig
-from rungwise.models.families.bidirectional import BidirectionalConfig
-from rungwise.models.families.gpt import GptConfig
-from rungwise.models.families.llama import LlamaConfig
-from rungwise.models.families.modern_bert import ModernBertConfig
+from rungwise.models.families.bert import BertConfig, ModernBertConfig
+from rungwise.models.families.elmo import BidirectionalConfig
+from rungwise.models.families.gpt import GptConfig, LlamaConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import LossSum, Objective
 from rungwise.models.transformer.body import boundaries

@@ -15,7 +15,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact, PerSplit
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.models.families.arpa import arpa_lines, name_tokens
+from rungwise.models.families.ngram import arpa_lines, name_tokens
 from rungwise.serving.importing import import_weights
 from rungwise.tokenizer.token_stage import TokensRow, TokensSummary
 from rungwise.tokenizer.token_text import write_tokens

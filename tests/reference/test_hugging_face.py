@@ -16,8 +16,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.finetune.model import BiLstm, HeadedEncoder
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import IS_NEXT, NOT_NEXT, BertConfig
-from rungwise.models.families.gpt import GptConfig, GptForPretraining
-from rungwise.models.families.llama import LlamaConfig
+from rungwise.models.families.gpt import DecoderForPretraining, GptConfig, LlamaConfig
 from rungwise.serving.export import export_model, rename_headed
 from rungwise.serving.importing import load_model
 from rungwise.tasks.kinds.heads import ChoiceHead, SequenceHead, SpanHead, TokenHead
@@ -328,7 +327,7 @@ def test_models_without_a_counterpart_are_refused(wordpiece, tmp_path):
         (mean, plain, r"finetune\.pooling is mean"),
         (topped, plain, r"has a BiLSTM .* expected finetune\.top\.kind linear"),
         (reader, gpt, "with marks of its own, which no tokenizer"),
-        (GptForPretraining(wide, V), wide, r"model\.intermediate_size is 100, and OpenAIGPT"),
+        (DecoderForPretraining(wide, V), wide, r"model\.intermediate_size is 100, and OpenAIGPT"),
         (odd.build(V, odd.objectives[0]), odd, "hidden_size is 30, and LlamaForCausalLM takes onl"),
         (small_model("bidirectional", V), bert, "a BidirectionalForPretraining has no counterpart"),
         (torch.nn.Linear(2, 2), bert, "a Linear has no counterpart in transformers"),

@@ -10,7 +10,7 @@ import torch
 from benchmarks import judges
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.language_models import read_pairs, sample_pairs, sentence_scores
-from rungwise.models.losses.sentences import SIMCSE
+from rungwise.models.losses.masked_variants import SIMCSE
 from rungwise.models.word_vectors.vector_family import WordVectorModel
 from rungwise.serving.export import export_model, export_vectors
 from rungwise.tasks.formats.base import split_lines

@@ -11,7 +11,7 @@ from rungwise.evaluation.suites.items import estimate_items
 from rungwise.evaluation.suites.language_models import PerplexitySuite
 from rungwise.models import ngram_model
 from rungwise.models import ngram_model as ngram_tables
-from rungwise.models.families import arpa, kneser_ney
+from rungwise.models.families import kneser_ney, ngram
 from rungwise.tokenizer import CLS_ID, SEP_ID
 from tests.reference.slow_ngram import SlowNgram
 from tests.toy_rungs import FIRST_WORD, toy_rung
@@ -68,7 +68,7 @@ def test_kenlm_reads_the_arpa_and_scores_every_word_the_same(
     model = kneser_ney.estimate_model(table, len(vocabulary) + 3, START)
     # `<unk>` is a word of this text, and what the vocabulary lacks is taken for it.
     path = tmp_path / "ptb.arpa"
-    lines = arpa.arpa_lines(model, [arpa.START, arpa.END, "[unseen]", *vocabulary])
+    lines = ngram.arpa_lines(model, [ngram.START, ngram.END, "[unseen]", *vocabulary])
     path.write_text("\n".join(lines) + "\n", "utf-8")
     ours = model.log_probabilities(
         [[*(vocabulary.get(word, vocabulary["<unk>"]) for word in line), END] for line in asked]

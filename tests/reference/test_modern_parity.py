@@ -17,10 +17,8 @@ from torch.nn import functional
 
 from rungwise.core.errors import DataError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.families.bert import BertConfig
-from rungwise.models.families.gpt import GptConfig
-from rungwise.models.families.llama import LlamaConfig
-from rungwise.models.families.modern_bert import ModernBertConfig
+from rungwise.models.families.bert import BertConfig, ModernBertConfig
+from rungwise.models.families.gpt import GptConfig, LlamaConfig
 from rungwise.models.transformer.block import parameter_count
 from rungwise.serving.export import export_model
 from rungwise.serving.importing import load_model

@@ -21,7 +21,7 @@ from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import DataError, UserError, format_count
 
 if TYPE_CHECKING:
-    from rungwise.models.trained.generation import Sampling
+    from rungwise.models.trained.language_models import Sampling
     from rungwise.tasks.data.cutting import Format
     from rungwise.tasks.kinds.examples import Example
 
@@ -63,7 +63,7 @@ def _add_sampling(parser: argparse.ArgumentParser, length_help: str, length: int
 
 
 def _read_sampling(options: argparse.Namespace) -> Sampling:
-    from rungwise.models.trained.generation import Sampling
+    from rungwise.models.trained.language_models import Sampling
 
     return Sampling(options.length, options.temperature, options.top_k, options.seed)
 

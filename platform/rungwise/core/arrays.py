@@ -5,3 +5,6 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Bits = NDArray[np.uint64]

@@ -19,8 +19,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.summary import read_split
 from rungwise.models.trained.capabilities import BlankLogits, NextTokenLogits, WordVectors
-from rungwise.models.trained.generation import Sampling, generate
-from rungwise.models.trained.language_models import MaskedModel
+from rungwise.models.trained.language_models import MaskedModel, Sampling, generate
 from rungwise.tasks.kinds.items import token_ids
 from rungwise.tokenizer import ids_after_blank, special_ids
 from rungwise.tokenizer.reference import word_starts

@@ -79,7 +79,7 @@ class Batch(ABC, Generic[ArrayT]):
 
 def document_starts(document_BT: Ints, lengths_B: Ints) -> NDArray[np.int32]:
     """Where documents begin in the concatenated rows, and their end: the `Documents` of
-    attention.py. Padding, from `lengths_B` on, is a document of its own."""
+    block.py. Padding, from `lengths_B` on, is a document of its own."""
     opens_BT = np.diff(document_BT, axis=1, prepend=-1) != 0
     padded = np.flatnonzero(lengths_B < document_BT.shape[1])
     opens_BT[padded, lengths_B[padded]] = True
@@ -139,7 +139,7 @@ class SentenceRuns(TextBatch[ArrayT]):
     # ids: (B, R, L); lengths: (B, R), 0 behind the last sentence
     document: ArrayT  # (B, R) int64, which document of the run, from 1; 0 behind the last sentence
 
-    def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[SentenceRuns[ArrayT]]:
+    def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[Any]:
         """Yield parts of consecutive runs, as long as the longest run and sentence of each."""
         for rows in np.array_split(np.arange(len(self.ids)), bins):
             lengths = self.lengths[rows]
@@ -147,10 +147,7 @@ class SentenceRuns(TextBatch[ArrayT]):
             if not fixed_shapes:
                 R = int((lengths > 0).sum(axis=1).max())
                 L = padded_length(lengths, L)
-            part: SentenceRuns[Any] = SentenceRuns(
-                self.ids[rows, :R, :L], lengths[:, :R], self.document[rows, :R]
-            )
-            yield part
+            yield SentenceRuns(self.ids[rows, :R, :L], lengths[:, :R], self.document[rows, :R])
 
 
 @dataclass(frozen=True)
@@ -226,7 +223,7 @@ class MaskedBatch(Batch[ArrayT]):
     document: ArrayT | None = None  # (B, T) int64, which text of the row, from 1; 0 at padding
     positions: ArrayT | None = None  # (B, T) int64, from the beginning of the text
     starts: ArrayT | None = None  # (S + 1,) int32, see `document_starts`
-    # For losses that compare all rows of the global batch (sentences.py).
+    # For losses that compare all rows of the global batch (masked_variants.py).
     vectors: ArrayT | None = None  # (2, N, D) of all its rows, without a graph
     place: ArrayT | None = None  # (B,) int64, indices of these rows among them
 
@@ -259,7 +256,7 @@ class MaskedBatch(Batch[ArrayT]):
         ids[row, self.masked_positions[row, column]] = self.masked_ids[row, column]
         return ids
 
-    def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[MaskedBatch[ArrayT]]:
+    def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[Any]:
         """Yield parts of rows of similar length, as long as the longest of them."""
         assert self.lengths is not None
         by_length = np.argsort(self.lengths, kind="stable")
@@ -274,7 +271,7 @@ class MaskedBatch(Batch[ArrayT]):
                 document, positions = self.document[rows, :width], self.positions[rows, :width]
                 starts = document_starts(document, lengths)
             padded = fixed_shapes or bool((lengths < width).any())
-            part: MaskedBatch[Any] = MaskedBatch(
+            yield MaskedBatch(
                 ids=self.ids[rows, :width],
                 segments=self.segments[rows, :width],
                 lengths=lengths if padded and document is None else None,
@@ -286,7 +283,6 @@ class MaskedBatch(Batch[ArrayT]):
                 positions=positions,
                 starts=starts,
             )
-            yield part
 
 
 @dataclass(frozen=True)
@@ -322,9 +318,7 @@ class CausalAndMaskedBatch(TextBatch[ArrayT]):
             self.masked._map(lambda array: array[rows[~causal]]) if not causal.all() else None,
         )
 
-    def micro_batches(
-        self, bins: int, fixed_shapes: bool
-    ) -> Iterator[CausalAndMaskedBatch[ArrayT]]:
+    def micro_batches(self, bins: int, fixed_shapes: bool) -> Iterator[Any]:
         """Yield parts of consecutive rows; their causal and their masked rows are as long as the
         longest of each."""
         for rows in np.array_split(np.arange(len(self.ids)), bins):

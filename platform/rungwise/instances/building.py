@@ -27,6 +27,10 @@ from rungwise.tokenizer.token_text import TokensFile, document_hash, join_texts
 
 _SECTION_TOKENS = 8 << 20
 _LENT_DOCUMENTS, _LENT_TOKENS = 64, 1 << 18  # at most, from each lender
+_MARKERS = "markers"
+_SPLITS = ("train", "validation")
+_LENDERS = 31  # random stream
+_MOST_LENDERS = 8
 
 
 @dataclass(frozen=True)
@@ -113,12 +117,6 @@ class ShardTask:
         count = min(len(tokens), max(1, min(_LENT_DOCUMENTS, fitting)))
         first = int(rng.integers(0, len(tokens) - count + 1))
         return tokens.text(first, first + count, units)
-
-
-_MARKERS = "markers"
-_SPLITS = ("train", "validation")
-_LENDERS = 31  # random stream
-_MOST_LENDERS = 8
 
 
 def build_instances(

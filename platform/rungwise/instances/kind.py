@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 from pydantic import Field
 
+from rungwise.core.arrays import Ints
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import PerSplit
@@ -184,12 +184,16 @@ class Kind(Config):
     def check_documents(self, documents: PerSplit) -> None:
         """Raise DataError if the corpus has too few documents."""
 
-    @abstractmethod
     def build(
         self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int | None = None
     ) -> Built:
         """Build the rows of the first `planned` documents, or of all; the others only lend text.
         Raises DataError if the text or the special tokens do not suffice."""
+        return self.make(text, special, rng, len(text.documents) if planned is None else planned)
+
+    @abstractmethod
+    def make(self, text: TokenisedText, special: SpecialIds, rng: Generator, planned: int) -> Built:
+        """Make what `build` returns."""
 
     @abstractmethod
     def check(self, shard: Shard, facts: Facts) -> dict[str, Any]:
@@ -210,7 +214,5 @@ class Kind(Config):
         return ""
 
     @abstractmethod
-    def batch(
-        self, rows: PaddedRows, epochs: NDArray[np.int64], seed: int, vocabulary: Vocabulary
-    ) -> Batch[NDArray[Any]]:
+    def batch(self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary) -> Batch:
         """The rows as they are read in these epochs (B,)."""

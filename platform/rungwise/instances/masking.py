@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rungwise.core.arrays import Bools, Ints
+from rungwise.core.arrays import Bits, Bools, Floats, Ints, Singles
 from rungwise.core.configuration.config import Config
 from rungwise.core.randomness import bits, extend
 from rungwise.core.tokens import SpecialIds
-from rungwise.instances.shards import ranges
+from rungwise.instances.shards import PaddedRows, ranges
 
 RANDOM_BITS = 53  # of the 64 bits that order candidates; the position uses the others
 _NEVER = np.uint64(2**64 - 1)  # sorts after every candidate
+Numbers = NDArray[np.int32]  # of units in a batch, -1 for none
 _RANKS_AT_ONCE = 32  # span lengths drawn together
 
 
@@ -29,23 +30,23 @@ _RANKS_AT_ONCE = 32  # span lengths drawn together
 class Draws:
     """The random streams of each row; `extend` with a position gives one number per stream."""
 
-    select: NDArray[np.uint64]  # (B,) each
-    corrupt: NDArray[np.uint64]
-    replace: NDArray[np.uint64]
-    round: NDArray[np.uint64]
-    length: NDArray[np.uint64]
+    select: Bits  # (B,) each
+    corrupt: Bits
+    replace: Bits
+    round: Bits
+    length: Bits
 
     @classmethod
     def of(cls, seed: int, epochs: Ints, instances: Ints) -> "Draws":
         return cls(*bits(bits(seed, epochs, instances), np.arange(1, 6)[:, None]))
 
 
-def fraction(draw: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def fraction(draw: Bits) -> Bits:
     """The top bits of `draw`: a number in [0, 1) in units of 2^-RANDOM_BITS."""
     return draw >> np.uint64(64 - RANDOM_BITS)
 
 
-def _order(allowed: Bools, draws: Draws) -> tuple[NDArray[np.uint64], int]:
+def _order(allowed: Bools, draws: Draws) -> tuple[Bits, int]:
     """Numbers (B, T) that sort the allowed positions at random; the position is in the low bits."""
     length = allowed.shape[1]
     position = np.arange(length, dtype=np.uint64)
@@ -98,7 +99,7 @@ def select_units(
     budget: Ints,  # (B,) tokens, at most `most`
     most: int,
     draws: Draws,
-    span_shares: NDArray[np.float64] | None,
+    span_shares: Floats | None,
 ) -> tuple[Ints, Ints]:
     """Select whole units, or with `span_shares` spans of them, up to `budget` tokens per row.
     `span_shares` are the shares of spans of at most 1, 2, ... units, the last of them 1. Returns
@@ -117,12 +118,13 @@ def select_units(
             first_of, room = _take_spans(units, ranked, budget, draws, span_shares)
         if not ((room > 0) & (available > ranks)).any():
             break
-    return _selected_tokens(units, first_of)
+    selection = np.flatnonzero(first_of >= 0)
+    sizes = units.sizes[selection]
+    flat = ranges(units.begin[selection], sizes)
+    return flat, np.repeat(units.begin[first_of[selection]], sizes)
 
 
-def _in_random_order(
-    units: _Units, order: NDArray[np.uint64], position_bits: int, ranks: int
-) -> NDArray[np.int32]:
+def _in_random_order(units: _Units, order: Bits, position_bits: int, ranks: int) -> Numbers:
     """The first K maskable units of each row (B, K) in random order, -1 after the last."""
     size, length = order.shape
     if ranks < length:
@@ -135,9 +137,7 @@ def _in_random_order(
     return np.where(order == _NEVER, -1, unit_at.take(flat, mode="clip"))
 
 
-def _take_units(
-    units: _Units, ranked: NDArray[np.int32], budget: Ints
-) -> tuple[NDArray[np.int32], Ints]:
+def _take_units(units: _Units, ranked: Numbers, budget: Ints) -> tuple[Numbers, Ints]:
     """Take units in order, skipping those larger than the room left. Returns for each unit (U,) the
     first unit of the group it is selected with, or -1, and the room (B,) left over."""
     sizes = np.where(ranked < 0, units.first.size, units.sizes[ranked])  # (B, K)
@@ -164,12 +164,8 @@ def _take_units(
 
 
 def _take_spans(
-    units: _Units,
-    ranked: NDArray[np.int32],
-    budget: Ints,
-    draws: Draws,
-    span_shares: NDArray[np.float64],
-) -> tuple[NDArray[np.int32], Ints]:
+    units: _Units, ranked: Numbers, budget: Ints, draws: Draws, span_shares: Floats
+) -> tuple[Numbers, Ints]:
     """Take spans that begin at units in random order; returns the same as `_take_units`. A span
     ends early, after a whole unit, at a special token, at an earlier span, or when the budget of
     tokens is reached."""
@@ -205,17 +201,9 @@ def _take_spans(
     return first_of[: len(units.begin)], room
 
 
-def span_lengths(draw: NDArray[np.uint64], span_shares: NDArray[np.float64]) -> NDArray[np.intp]:
+def span_lengths(draw: Bits, span_shares: Floats) -> NDArray[np.intp]:
     """The number of units of a span, for each 64 random bits."""
     return 1 + np.searchsorted(span_shares[:-1] * 2.0**RANDOM_BITS, fraction(draw), side="right")
-
-
-def _selected_tokens(units: _Units, first_of: NDArray[np.int32]) -> tuple[Ints, Ints]:
-    """Flat positions (P,) of the tokens of selected units, and where each one's group begins."""
-    selection = np.flatnonzero(first_of >= 0)
-    sizes = units.sizes[selection]
-    flat = ranges(units.begin[selection], sizes)
-    return flat, np.repeat(units.begin[first_of[selection]], sizes)
 
 
 class MaskingConfig(Config):
@@ -259,20 +247,9 @@ class Vocabulary:
         assert not ids or ids[-1] < self.size, "special ids must lie in the vocabulary"
         assert len(ids) < self.size, "a vocabulary needs ordinary tokens"
 
-    @property
-    def mask(self) -> int:
-        """The id of [MASK]. Raises DataError if there is none."""
-        return self.special.require("mask")[0]
-
-    @property
-    def pad(self) -> int:
-        """The id of [PAD]. Raises DataError if there is none."""
-        return self.special.require("pad")[0]
-
-    @property
-    def end(self) -> int:
-        """The id of the symbol between documents. Raises DataError if there is none."""
-        return self.special.require("end")[0]
+    def id_of(self, role: str) -> int:
+        """The id of a special token, such as `mask`. Raises DataError if there is none."""
+        return self.special.require(role)[0]
 
 
 @dataclass(frozen=True)
@@ -282,33 +259,27 @@ class Masked:
     ids: Ints  # (B, T)
     positions: Ints  # (B, M), ascending; unused slots hold 0
     targets: Ints  # (B, M) the original ids
-    weights: NDArray[np.float32]  # (B, M)
+    weights: Singles  # (B, M)
 
 
 def mask(
-    ids: NDArray[np.integer],  # (B, T), padding from `lengths` on
-    lengths: NDArray[np.integer],  # (B,)
-    unit_starts: Bools | None,  # (B, T): a unit begins here; unused for unit=token
-    instances: Ints,  # (B,) index of each row in its split
-    epochs: Ints,  # (B,)
-    seed: int,
-    vocab: Vocabulary,
-    config: MaskingConfig,
+    rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary, config: MaskingConfig
 ) -> Masked:
-    """Select tokens, corrupt them, and return the original ids as targets. The share selected is
-    `rate` on average, rounded at random per row: at least one token, at most `max_predictions`. A
-    row whose units are all longer than that predicts fewer."""
-    draws = Draws.of(seed, epochs if config.dynamic else np.zeros_like(epochs), instances)
+    """Select tokens of rows read in these epochs (B,), corrupt them, and return the original ids as
+    targets. The share selected is `rate` on average, rounded at random per row: at least one token,
+    at most `max_predictions`. A row whose units are all longer than that predicts fewer."""
+    ids = rows.ids.astype(np.int64)
+    draws = Draws.of(seed, epochs if config.dynamic else np.zeros_like(epochs), rows.instances)
     maskable = _ordinary(ids, vocab)
-    maskable &= np.arange(ids.shape[1], dtype=np.int32) < lengths.astype(np.int32)[:, None]
+    maskable &= np.arange(ids.shape[1], dtype=np.int32) < rows.lengths.astype(np.int32)[:, None]
     count = _count_predictions(maskable.sum(axis=1), draws, config)
     if config.unit == "token":
         flat = together = select_tokens(maskable, count, config.max_predictions, draws)
     else:
-        assert unit_starts is not None, "instances without units (MaskedKind.tokens)"
+        assert rows.unit_starts is not None, "instances without units (MaskedKind.tokens)"
         shares = _span_shares(config) if config.unit == "span" else None
         flat, together = select_units(
-            maskable, unit_starts, count, config.max_predictions, draws, shares
+            maskable, rows.unit_starts, count, config.max_predictions, draws, shares
         )
     decided_at = together if config.unit == "span" else flat
     return _corrupt(ids, flat, decided_at, draws, vocab, config)
@@ -333,7 +304,7 @@ def _count_predictions(candidates: Ints, draws: Draws, config: MaskingConfig) ->
     return np.minimum(np.clip(count, 1, config.max_predictions), candidates)
 
 
-def expected_predictions(candidates: Ints, config: MaskingConfig) -> NDArray[np.float64]:
+def expected_predictions(candidates: Ints, config: MaskingConfig) -> Floats:
     """Mean number of tokens selected in rows with so many candidates. It differs from their share
     `rate` in rows so short or so long that a limit applies."""
     low = np.floor(config.rate * candidates)
@@ -345,7 +316,7 @@ def expected_predictions(candidates: Ints, config: MaskingConfig) -> NDArray[np.
     return (1 - share) * fewer + share * more
 
 
-def _span_shares(config: MaskingConfig) -> NDArray[np.float64]:
+def _span_shares(config: MaskingConfig) -> Floats:
     """The shares of spans of at most 1, 2, ... words: a geometric distribution, truncated.
     Conditioned, not clipped: this gives the paper's mean of 3.8; clipping at 10 would give 4.5."""
     at_most = 1 - (1 - config.span_stop_probability) ** np.arange(1, config.span_max_words + 1)
@@ -374,7 +345,7 @@ def _corrupt(
         np.uint64(np.ceil(share * 2.0**RANDOM_BITS))
         for share in (config.mask_share, config.mask_share + config.random_share)
     )
-    flat_ids[flat[draw < to_mask]] = vocab.mask
+    flat_ids[flat[draw < to_mask]] = vocab.id_of("mask")
     random = np.flatnonzero((draw >= to_mask) & (draw < to_random))
     position = flat - offset
     replacement = extend(draws.replace[row[random]], position[random])
@@ -388,7 +359,7 @@ def _corrupt(
     return Masked(masked, positions, targets, real.astype(np.float32))
 
 
-def _random_ids(draw: NDArray[np.uint64], vocab: Vocabulary) -> Ints:
+def _random_ids(draw: Bits, vocab: Vocabulary) -> Ints:
     """A uniformly distributed ordinary id for each 64 random bits."""
     number = (draw % np.uint64(vocab.size - len(vocab.special.ids))).astype(np.int64)
     # The n-th ordinary id is n plus the number of special ids s_i with s_i - i <= n.

@@ -9,13 +9,11 @@ N instances, B global batch size
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from rungwise.core.arrays import Bools, Ints
+from rungwise.core.arrays import Bits, Bools, Ints
 from rungwise.core.configuration.config import Config
 from rungwise.core.randomness import bits
 
@@ -145,22 +143,16 @@ class ReadOrder(Order):
         in_lane, lane = np.divmod(place, self._lanes)
         window = in_lane // self._window
         begin = window * self._window
-        size = np.minimum(self._lane_size(lane) - begin, self._window)
+        lane_size, longer = divmod(self.count, self._lanes)  # the first lanes have a place more
+        size = np.minimum(lane_size + (lane < longer) - begin, self._window)
+        lane_begin = lane * lane_size + np.minimum(lane, longer)
         key = bits(self._seed, epoch, _WINDOW, lane, window)
-        return self._lane_begin(lane) + begin + permute(in_lane - begin, key, size, self._seed)
+        return lane_begin + begin + permute(in_lane - begin, key, size, self._seed)
 
     def _order_shards(self, epoch: int) -> Ints:
         if self._whole:  # shards keep their places
             return np.arange(len(self._rows))
         return super()._order_shards(epoch)
-
-    def _lane_begin(self, lane: Any) -> Any:
-        size, longer = divmod(self.count, self._lanes)
-        return lane * size + np.minimum(lane, longer)
-
-    def _lane_size(self, lane: Ints) -> Ints:
-        size, longer = divmod(self.count, self._lanes)
-        return size + (lane < longer)
 
 
 def evenly(total: int, count: int) -> Ints:
@@ -169,7 +161,7 @@ def evenly(total: int, count: int) -> Ints:
     return np.arange(count, dtype=np.int64) * total // max(1, count)
 
 
-def permute(places: Ints, key: Ints | NDArray[np.uint64], count: Ints | int, seed: int) -> Ints:
+def permute(places: Ints, key: Ints | Bits, count: Ints | int, seed: int) -> Ints:
     """A permutation of 0..count-1 for every key; `key` and `count` belong to each place. The key is
     the epoch if one window holds the whole epoch. A Feistel network of four rounds (Black and
     Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002)."""

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from rungwise.core.arrays import Bools, Ints
 from rungwise.tokenizer.token_text import map_batch, to_arrow, write_batch
 
+# Bounds memory: an index is four times as large as the ids it gathers.
+_ROWS_AT_ONCE = 1 << 11
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -138,10 +141,6 @@ def join_rows(parts: Sequence[PaddedRows], places: Sequence[Ints]) -> PaddedRows
         {name: put([part.columns[name] for part in parts]) for name in parts[0].columns},
         put(starts) if starts else None,
     )
-
-
-# Bounds memory: an index is four times as large as the ids it gathers.
-_ROWS_AT_ONCE = 1 << 11
 
 
 def gather(sources: Sequence[NDArray[Any]], begin: Ints, lengths: Ints) -> list[NDArray[Any]]:

@@ -9,14 +9,16 @@ from pydantic import Field, TypeAdapter
 from rungwise.core.stages.artifact import Artifact, PerSplit, Summary, SummaryPart
 from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.core.tokens import SpecialIds
-from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig, CorruptedWordsConfig
 from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
-from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.texts import (
     AlignedLinesConfig,
+    CausalAndMaskedConfig,
+    CausalConfig,
+    CorruptedWordsConfig,
     DenoisedSpansConfig,
     DocumentRowsConfig,
     LabelledPairsConfig,
+    SentenceRunsConfig,
 )
 
 

@@ -5,27 +5,19 @@ from typing import Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter
 
-from rungwise.models.families.bert import BertConfig
-from rungwise.models.families.bidirectional import BidirectionalConfig
-from rungwise.models.families.brown import BrownConfig
+from rungwise.models.families.bert import BertConfig, ModernBertConfig
 from rungwise.models.families.counts_and_network import CountsAndNetworkConfig
-from rungwise.models.families.cove import CoveConfig
-from rungwise.models.families.elmo import ElmoConfig
-from rungwise.models.families.gpt import GptConfig
-from rungwise.models.families.llama import LlamaConfig
-from rungwise.models.families.modern_bert import ModernBertConfig
-from rungwise.models.families.ngram import NgramConfig
-from rungwise.models.families.nnlm import BigramConfig, LogBilinearConfig, NnlmConfig
-from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
-from rungwise.models.families.senna import SennaConfig
+from rungwise.models.families.elmo import BidirectionalConfig, ElmoConfig
+from rungwise.models.families.gpt import GptConfig, LlamaConfig
+from rungwise.models.families.ngram import BrownConfig, NgramConfig
+from rungwise.models.families.nnlm import BigramConfig, LogBilinearConfig, NnlmConfig, SennaConfig
+from rungwise.models.families.recurrent import AwdLstmConfig, CoveConfig, LstmConfig, RnnConfig
 from rungwise.models.families.sentence_encoder import SentenceEncoderConfig
 from rungwise.models.family import Family
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.word_vectors.glove import GloveConfig
-from rungwise.models.word_vectors.lsa import LsaConfig
+from rungwise.models.word_vectors.lsa import LsaConfig, PrototypesConfig
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
-from rungwise.models.word_vectors.prototypes import PrototypesConfig
-from rungwise.models.word_vectors.word2vec import Word2vecConfig
+from rungwise.models.word_vectors.word2vec import GloveConfig, Word2vecConfig
 
 ModelConfig = Annotated[
     BertConfig

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 # glibc's malloc.h: sizes from which a block is mapped separately, from which free memory is
 # returned, and by which memory grows at least.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD = -3, -1, -2
+_DRAWS = {"normal_", "uniform_"}
 
 
 def list_devices() -> list[torch.device]:
@@ -72,9 +73,6 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     # Without them oneDNN emulates the products, several times slower than float32.
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-_DRAWS = {"normal_", "uniform_"}
 
 
 class _DrawsNothing(TorchFunctionMode):

@@ -20,7 +20,7 @@ from rungwise.models.device import shapes_only
 from rungwise.models.losses.objectives import Objective, Origin, member_names, mix
 from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.trained.language_models import CarryingModel
-from rungwise.models.transformer.attention import Activation, Layer, Norm
+from rungwise.models.transformer.block import Activation, Layer, Norm
 from rungwise.models.transformer.body import Body, OnBody, TokenOutput
 
 LITTLE = 10_000_000  # tokens of a text or a run that are few

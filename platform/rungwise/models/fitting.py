@@ -10,6 +10,8 @@
 
 V vocabulary, U units of a text: sentences or documents
 """
+# A docstring is all that a method of a protocol has.
+# pyright: reportReturnType=false
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -17,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from rungwise.core.arrays import Ints, Singles
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.errors import ConfigError
@@ -26,6 +29,7 @@ from rungwise.models.trained.capabilities import Texts
 
 Weights = dict[str, NDArray[Any]]
 Losses = tuple[float, int]  # their sum, and their number
+Rates = tuple[float, float]  # of learning, at the beginning and the end of a stretch
 Shapes = Mapping[str, tuple[Any, tuple[int, ...]]]  # the type and the shape of each array
 Create = Callable[[Shapes], Weights]  # makes the arrays of a model, to be filled
 Parts = Sequence[Sequence[Any]]  # for each part of a partition, the handles of its tables
@@ -162,7 +166,6 @@ class TabledFamily(Protocol):
 
     def split(self, table: Any, parts: int) -> Sequence[Any]:
         """Split the table into parts that can be merged separately."""
-        ...
 
     def merge(self, tables: Sequence[Any]) -> Any:
         """Return the sum of tables, the same for any grouping."""
@@ -179,14 +182,12 @@ class CountedFamily(TabledFamily, Protocol):
         self, parts: Parts, tasks: Tasks, create: Create, vocab_size: int, special: SpecialIds
     ) -> Weights:
         """Estimate the arrays of the model. Raises DataError if the corpus is too small."""
-        ...
 
     def from_tensors(self, tensors: Weights, special: SpecialIds) -> Any:
         """Restore the model from its arrays."""
 
     def text_file(self, model: Any, words: Sequence[str], special: SpecialIds) -> TextFile:
         """Return the model in the format of other programs, with the word of each id."""
-        ...
 
 
 @runtime_checkable
@@ -199,24 +200,21 @@ class FileFamily(Protocol):
     ) -> tuple[Family, Weights]:
         """Return the config and the arrays of the model in the lines of the file `path`, with the
         word of each id. Raises DataError for a damaged file or other words."""
-        ...
 
     def check_given(self, given: Family) -> None:
         """Raise ConfigError unless a model of the family `given` is one of this config."""
-        ...
 
 
 class WeightedFamily(Protocol):
     """A family whose weights are learnt in rounds."""
 
-    def start(self, counts_V: NDArray[np.int64], documents: int, seed: int) -> Weights:
+    def start(self, counts_V: Ints, documents: int, seed: int) -> Weights:
         """Return the weights before the first round; a token whose count is 0 is left out."""
-        ...
 
-    def model(self, weights: Weights, counts_V: NDArray[np.int64]) -> Any:
+    def model(self, weights: Weights, counts_V: Ints) -> Any:
         """Return the model of the weights, whose `to_tensors` returns its arrays by name."""
 
-    def document_vectors(self, weights: Weights) -> NDArray[np.float32] | None:
+    def document_vectors(self, weights: Weights) -> Singles | None:
         """Return the vectors of the training documents, or None if it has none."""
 
 
@@ -224,8 +222,8 @@ class Stretch(NamedTuple):
     """The units [first, last) of a text; unit u is `ids[starts[u]:starts[u + 1]]`."""
 
     ids: NDArray[np.int32]
-    starts: NDArray[np.int64]  # (U + 1,)
-    documents: NDArray[np.int64]  # (U,) the number in the split of the document of each unit
+    starts: Ints  # (U + 1,)
+    documents: Ints  # (U,) the number in the split of the document of each unit
     first: int
     last: int
 
@@ -234,62 +232,46 @@ class Stretch(NamedTuple):
 class ReadingFamily(WeightedFamily, Protocol):
     """A family that learns while it reads."""
 
-    def plan(self, counts_V: NDArray[np.int64]) -> Sequence[NDArray[Any]]:
+    def plan(self, counts_V: Ints) -> Sequence[NDArray[Any]]:
         """Return tables that reading needs, derived from the counts of tokens."""
-        ...
 
     def units(self, text: TokenisedText) -> Stretch:
         """Return the text as the units that are read whole, by one task and one thread."""
-        ...
 
-    def read(
-        self,
-        weights: Weights,
-        plan: Sequence[NDArray[Any]],
-        text: Stretch,
-        rates: tuple[float, float],
-        seed: int,
-    ) -> Losses:
+    def read(self, weights: Weights, plan: Any, text: Stretch, rates: Rates, seed: int) -> Losses:
         """Learn from a stretch, updating `weights` in place; the learning rate goes linearly from
         the first to the second. Rates of 0 measure on held-out text."""
-        ...
 
     def average(self, before: Weights, replicas: Sequence[Weights]) -> Weights:
         """Return the mean of replicas that began with the same weights and read different text."""
-        ...
 
 
 @runtime_checkable
 class CooccurrenceFamily(TabledFamily, Protocol):
     """A family fitted from how often words occur together, or in which documents."""
 
-    def count(self, text: TokenisedText, counts_V: NDArray[np.int64]) -> Any:
+    def count(self, text: TokenisedText, counts_V: Ints) -> Any:
         """Return the table of one shard, such as of pairs; a token whose count is 0 is left out."""
 
     def cells(self, table: Any, vocab_size: int) -> tuple[NDArray[Any], ...]:
         """Return the cells of all pairs, as arrays of one length."""
-        ...
 
 
 @runtime_checkable
 class PairsFamily(WeightedFamily, CooccurrenceFamily, Protocol):
     """One that learns from cells in rounds."""
 
-    def read(self, weights: Weights, cells: Any, order: NDArray[np.int64], rate: float) -> Losses:
+    def read(self, weights: Weights, cells: Any, order: Ints, rate: float) -> Losses:
         """Learn from cells in this order, updating `weights` in place; a rate of 0 only measures.
         Returns the sum of the losses before each step and their number."""
-        ...
 
 
 @runtime_checkable
 class SolvedFamily(CooccurrenceFamily, Protocol):
     """One whose vectors are calculated from all cells at once."""
 
-    def solve(
-        self, cells: Any, counts_V: NDArray[np.int64], documents: int, seed: int
-    ) -> "Solution":
+    def solve(self, cells: Any, counts_V: Ints, documents: int, seed: int) -> "Solution":
         """Return the vectors, none for counts of 0. Raises DataError for too few cells."""
-        ...
 
 
 @runtime_checkable
@@ -298,11 +280,8 @@ class RefiningFamily(CooccurrenceFamily, Protocol):
 
     vectors_by_default: ClassVar[Mapping[str, Any]]
 
-    def refine(
-        self, vectors: NDArray[np.float32], cells: Any, counts_V: NDArray[np.int64], seed: int
-    ) -> "Solution":
+    def refine(self, vectors: Singles, cells: Any, counts_V: Ints, seed: int) -> "Solution":
         """Return the model on vectors (V, D). Raises DataError if the cells are too few."""
-        ...
 
 
 @runtime_checkable
@@ -324,4 +303,4 @@ class Solution(NamedTuple):
 
     model: Any  # with `to_tensors`
     loss: float
-    documents: NDArray[np.float32] | None = None  # a vector for each training document
+    documents: Singles | None = None  # a vector for each training document

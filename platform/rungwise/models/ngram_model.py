@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rungwise.core.arrays import Bits, Bools, Floats, Ints
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds, TokenisedText
 
@@ -27,7 +28,6 @@ _NEVER = -1e4  # in place of minus infinity, which has no difference to itself
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Ids = NDArray[np.unsignedinteger]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Table:
     """Distinct n-grams of one order, sorted from the last token to the first, and their counts."""
 
     ngrams: Ids  # (N, O), oldest token first, in the type of the shard's ids
-    counts: NDArray[np.int64]  # (N,)
+    counts: Ints  # (N,)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -83,7 +83,7 @@ def split_table(table: Table, parts: int) -> list[Table]:
     return [Table(table.ngrams[part == p], table.counts[part == p]) for p in range(parts)]
 
 
-def sort_rows(columns: Sequence[Ids] | Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+def sort_rows(columns: Sequence[Ids] | Ids) -> tuple[NDArray[np.intp], Bools]:
     """Return the permutation that sorts rows, first columns first, and which sorted ones differ."""
     bits = max(1, *(int(column.max(initial=0)).bit_length() for column in columns))
     fit = 64 // bits
@@ -105,28 +105,28 @@ def sort_rows(columns: Sequence[Ids] | Ids) -> tuple[NDArray[np.intp], NDArray[n
     return order, is_first
 
 
-def _pack(columns: Sequence[Ids] | Ids, bits: int) -> NDArray[np.uint64]:
+def _pack(columns: Sequence[Ids] | Ids, bits: int) -> Bits:
     key = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         key = (key << np.uint64(bits)) | column
     return key
 
 
-def _changes(values: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def _changes(values: Bits) -> Bools:
     """Return which values differ from the previous."""
     changes = np.ones(len(values), bool)
     np.not_equal(values[1:], values[:-1], out=changes[1:])
     return changes
 
 
-def sum_runs(values: NDArray[np.int64], starts: NDArray[np.intp]) -> NDArray[np.int64]:
+def sum_runs(values: Ints, starts: NDArray[np.intp]) -> Ints:
     """Return the sums of the runs that begin at `starts`."""
     return np.add.reduceat(values, starts) if len(starts) else values[:0]
 
 
 def find_ngrams(
-    ngrams: NDArray[np.integer], keys: Sequence[NDArray[np.int64]], vocab_size: int, first: int = 0
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    ngrams: NDArray[np.integer], keys: Sequence[Ints], vocab_size: int, first: int = 0
+) -> tuple[Ints, Bools]:
     """Return the index of each of `ngrams` (N, n), given the keys of orders 2 to n, and whether it
     is there; `first` is the unigram that has the index 0."""
     index = ngrams[:, 0].astype(np.int64) - first
@@ -149,7 +149,7 @@ class NgramLanguageModel:
     vocab_size: int
     start_id: int
     discounts: Floats  # (O, 3), of the adjusted counts 1, 2 and 3 or more
-    keys: tuple[NDArray[np.int64], ...]  # (N,) of orders 2 to O
+    keys: tuple[Ints, ...]  # (N,) of orders 2 to O
     ngram_log_probabilities: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O
     log_backoffs: tuple[Floats, ...]  # (V,) of order 1, (N,) of orders 2 to O - 1
     end_id: int | None = None  # within a text, a new sentence begins after it
@@ -297,8 +297,8 @@ class NextTokenCounts:
 class SparseSums:
     """Distinct keys in ascending order, and an integer for each."""
 
-    keys: NDArray[np.int64]  # (N,)
-    sums: NDArray[np.int64]  # (N,)
+    keys: Ints  # (N,)
+    sums: Ints  # (N,)
 
 
 def merge_sums(tables: Sequence[SparseSums]) -> SparseSums:
@@ -318,10 +318,7 @@ def split_sums(table: SparseSums, parts: int) -> list[SparseSums]:
 
 
 def count_neighbours(
-    text: TokenisedText,
-    bounds: NDArray[np.int64],
-    counts_V: NDArray[np.int64],
-    amounts: Sequence[int],
+    text: TokenisedText, bounds: Ints, counts_V: Ints, amounts: Sequence[int]
 ) -> SparseSums:
     """Count pairs of words between two of the bounds; two at distance d add `amounts[d - 1]` to the
     key row·V + column with row ≤ column. Words with a count of 0 are removed first."""

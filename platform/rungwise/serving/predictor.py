@@ -30,7 +30,7 @@ from rungwise.finetune import DESCRIPTION, build_frame, outputs, restore
 from rungwise.models.device import list_devices
 from rungwise.models.trained import capabilities
 from rungwise.models.trained.encoders import MeanOfStates
-from rungwise.models.trained.generation import Sampling
+from rungwise.models.trained.language_models import Sampling
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, Text
 from rungwise.tasks.kinds.items import Item, token_ids

@@ -30,7 +30,7 @@ from rungwise.core.tracking.store import quieten_mlflow
 from rungwise.corpus.summary import read_split
 from rungwise.evaluation.comparison.summary import EvaluateSummary
 from rungwise.finetune import DESCRIPTION
-from rungwise.models.trained.generation import Sampling
+from rungwise.models.trained.language_models import Sampling
 from rungwise.serving import card
 from rungwise.serving import predictor as predictors
 from rungwise.serving.predictor import Predictor, PretrainedPredictor

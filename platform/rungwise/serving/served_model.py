@@ -17,7 +17,7 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from mlflow.pyfunc.scoring_server import _SERVER_MODEL_PATH
 
 from rungwise.core.storage.folder import Folder
-from rungwise.models.trained.generation import Sampling
+from rungwise.models.trained.language_models import Sampling
 from rungwise.serving.limits import MOST_BYTES, RequestTooLarge, check_size, check_work
 from rungwise.serving.predictor import load_predictor
 from rungwise.tasks.data.cutting import parse_examples

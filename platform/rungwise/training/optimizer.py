@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rungwise.core.configuration.config import Config
-from rungwise.models.transformer.attention import StackedLinear
+from rungwise.models.transformer.block import StackedLinear
 from rungwise.models.transformer.body import OnBody
 from rungwise.training.state import is_sharded, local_rows, shard_like
 

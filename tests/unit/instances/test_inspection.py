@@ -14,14 +14,19 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.instances import building
 from rungwise.instances.building import ShardTask
-from rungwise.instances.causal import CausalAndMaskedConfig, CausalConfig, CorruptedWordsConfig
 from rungwise.instances.inspection import find_instances, show_instances
 from rungwise.instances.masking import MaskingConfig
 from rungwise.instances.pairs import MaskedPairsConfig, SentenceOrderConfig
 from rungwise.instances.reader import InstanceReader
-from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.summary import InstancesSummary
-from rungwise.instances.texts import DenoisedSpansConfig, DocumentRowsConfig
+from rungwise.instances.texts import (
+    CausalAndMaskedConfig,
+    CausalConfig,
+    CorruptedWordsConfig,
+    DenoisedSpansConfig,
+    DocumentRowsConfig,
+    SentenceRunsConfig,
+)
 from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer
 from rungwise.tokenizer.token_stage import TokensSummary
 from tests.corpora import made_up_documents, text_and_tokenizer

@@ -21,8 +21,12 @@ from rungwise.corpus.cleaning.sentences import segment
 from rungwise.instances import shards
 from rungwise.instances.building import build_instances
 from rungwise.instances.kind import Built, ContractShare, Facts, check_shares
-from rungwise.instances.masked_kind import MaskedKind
-from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
+from rungwise.instances.pairs import (
+    MaskedBlocksConfig,
+    MaskedKind,
+    MaskedPairsConfig,
+    SentenceOrderConfig,
+)
 from rungwise.instances.shards import join_rows, pad_rows
 from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
 from rungwise.tokenizer.token_stage import TokensSummary

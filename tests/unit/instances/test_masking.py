@@ -19,6 +19,7 @@ from rungwise.instances.masking import (
     mask,
     span_lengths,
 )
+from rungwise.instances.shards import PaddedRows
 from rungwise.tokenizer import SpecialIds
 
 PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
@@ -70,7 +71,8 @@ def masked(
 ) -> Masked:
     ids, lengths, starts = rows
     instances = np.arange(len(ids)) if instances is None else instances
-    return mask(ids, lengths, starts, instances, np.full(len(ids), epoch), seed, vocab, config)
+    padded = PaddedRows(instances, ids, lengths, {}, starts)
+    return mask(padded, np.full(len(ids), epoch), seed, vocab, config)
 
 
 def selected(out: Masked) -> np.ndarray:
@@ -158,7 +160,7 @@ def test_single_tokens_are_masked_bit_for_bit_as_before_there_were_units(
     instances = rng(1).integers(0, 10**10, rows)
     epochs = rng(2).integers(0, 50, rows)
     expected = published(ids, instances, epochs, 7, VOCAB, config)
-    found = mask(ids, lengths, None, instances, epochs, 7, OURS, config)
+    found = mask(PaddedRows(instances, ids, lengths, {}, None), epochs, 7, OURS, config)
     for field in fields(Masked):
         old, new = getattr(expected, field.name), getattr(found, field.name)
         assert old.dtype == new.dtype

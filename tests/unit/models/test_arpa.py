@@ -10,7 +10,7 @@ import pytest
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds
 from rungwise.models import ngram_model
-from rungwise.models.families import arpa, kneser_ney
+from rungwise.models.families import kneser_ney, ngram
 
 START, END, UNKNOWN = 0, 1, 2
 SPECIAL = SpecialIds(cls=START, end=END, unk=UNKNOWN)
@@ -42,7 +42,7 @@ def to_bytes(lines: Iterable[str]) -> list[bytes]:
 
 
 def read(text: str, words: Sequence[str] = ("<s>", "</s>", "<unk>", "the", "cat")) -> Any:
-    return arpa.read_arpa("their.arpa", to_bytes(text.splitlines()), words, SPECIAL)
+    return ngram.read_arpa("their.arpa", to_bytes(text.splitlines()), words, SPECIAL)
 
 
 def test_counts_of_another_program_are_read() -> None:
@@ -104,10 +104,10 @@ def test_what_is_written_scores_as_the_model_does(order: int) -> None:
     offsets = np.cumsum([0, *map(len, texts)])
     table = ngram_model.count_ngrams(np.concatenate(texts).astype(np.uint16), offsets, order, START)
     model = kneser_ney.estimate_model(table, 14, START, kneser_ney.Smoothing((0.5, 1.0, 1.5)))
-    words = [arpa.START, arpa.END, arpa.UNKNOWN, *(f"w{n}" for n in range(11))]
-    written = list(arpa.arpa_lines(model, words))
+    words = [ngram.START, ngram.END, ngram.UNKNOWN, *(f"w{n}" for n in range(11))]
+    written = list(ngram.arpa_lines(model, words))
     fresh = [[*rng.integers(2, 14, 7).tolist(), END] for _ in range(50)]
-    again = arpa.read_arpa("a.arpa", to_bytes(written), words, SPECIAL)
+    again = ngram.read_arpa("a.arpa", to_bytes(written), words, SPECIAL)
     for scores, expected in zip(
         again.log_probabilities(fresh), model.log_probabilities(fresh), strict=True
     ):
@@ -121,4 +121,4 @@ def test_words_that_an_arpa_file_cannot_hold_are_refused() -> None:
         (["<s>", "a", "</s>", "b", "a"], "each word once .* found 'a' twice"),
     ):
         with pytest.raises(DataError, match=message):
-            list(arpa.arpa_lines(one, words))
+            list(ngram.arpa_lines(one, words))

@@ -12,8 +12,8 @@ from rungwise.instances.batch import CausalBatch, DocumentRows
 from rungwise.models.families.recurrent import (
     AUTOENCODER,
     AwdLstmConfig,
-    AwdLstmForPretraining,
     LstmConfig,
+    RecurrentForPretraining,
 )
 from rungwise.models.losses.objectives import CAUSAL
 
@@ -31,7 +31,7 @@ def built(**changes: Any) -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 7, "embedding_size": 5, "initializer_range": 0.6}
     model = AwdLstmConfig(**(sizes | PLAIN | changes)).build(V, CAUSAL)
-    assert isinstance(model, AwdLstmForPretraining)
+    assert isinstance(model, RecurrentForPretraining)
     return model.train()
 
 

@@ -12,8 +12,12 @@ import torch
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.models.families.bert import Bert, BertConfig
-from rungwise.models.transformer.attention import WHOLE, Boundaries
-from rungwise.models.transformer.block import gather_positions, sinusoid_positions
+from rungwise.models.transformer.block import (
+    WHOLE,
+    Boundaries,
+    gather_positions,
+    sinusoid_positions,
+)
 from tests.small_models import objective_of, small_config
 
 SMALL = BertConfig(

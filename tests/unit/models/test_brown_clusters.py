@@ -9,12 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rungwise.models.families.brown import BrownConfig
-from rungwise.models.losses.word_trees import Clusters, Counts, cluster_words
+from rungwise.core.arrays import Ints
+from rungwise.models.families.ngram import BrownConfig
+from rungwise.models.losses.output_layer import Clusters, cluster_words
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import SPECIAL_IDS, text_of_words
 
-Pairs = tuple[Counts, Counts, Counts]
+Pairs = tuple[Ints, Ints, Ints]
 
 
 def adjacent(ids: list[int]) -> Pairs:
@@ -24,7 +25,7 @@ def adjacent(ids: list[int]) -> Pairs:
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
-def mutual_information(left_N: Counts, right_N: Counts, count_N: Counts, class_V: Counts) -> float:
+def mutual_information(left_N: Ints, right_N: Ints, count_N: Ints, class_V: Ints) -> float:
     """The average mutual information of the classes of adjacent words, in nats."""
     left, right = class_V[left_N], class_V[right_N]
     inside = (left >= 0) & (right >= 0)
@@ -36,7 +37,7 @@ def mutual_information(left_N: Counts, right_N: Counts, count_N: Counts, class_V
     return float((joint[positive] * np.log(joint[positive] / independent[positive])).sum())
 
 
-def by_brute_force(pairs: Pairs, counts_V: Counts, classes: int) -> list[tuple[int, ...]]:
+def by_brute_force(pairs: Pairs, counts_V: Ints, classes: int) -> list[tuple[int, ...]]:
     """The classes by trying every merge; rejects an example in which two are equally good."""
     order = np.argsort(-counts_V, kind="stable")[: np.count_nonzero(counts_V)]
     left, right, count = pairs

@@ -18,9 +18,8 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.evaluation.examples import Neighbourhood
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.trained.encoders import count_marks
-from rungwise.models.trained.generation import Sampling, generate
-from rungwise.models.trained.language_models import measure_loss, windows
-from rungwise.models.transformer.attention import Boundaries
+from rungwise.models.trained.language_models import Sampling, generate, measure_loss, windows
+from rungwise.models.transformer.block import Boundaries
 from rungwise.serving.predictor import list_neighbours
 from rungwise.tokenizer import SpecialIds, WordPieceConfig, train
 from rungwise.training import pretrained

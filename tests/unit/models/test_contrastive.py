@@ -13,12 +13,15 @@ from torch.nn import functional
 
 from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
-from rungwise.models.losses.sentences import (
+from rungwise.models.families.sentence_encoder import (
     QUICK_THOUGHTS,
+    SKIP_THOUGHTS,
+    SentenceEncoderConfig,
+    SentenceVectorModel,
+)
+from rungwise.models.losses.masked_variants import (
     SENTENCE_PAIRS,
     SIMCSE,
-    SKIP_THOUGHTS,
     TSDAE,
     SentenceEncoder,
     without_masked,

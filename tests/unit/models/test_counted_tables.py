@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rungwise.models.word_vectors.glove import GloveConfig
-from rungwise.models.word_vectors.lsa import LsaConfig
-from rungwise.models.word_vectors.prototypes import PrototypesConfig
+from rungwise.models.word_vectors.lsa import LsaConfig, PrototypesConfig
+from rungwise.models.word_vectors.word2vec import GloveConfig
 from tests.conftest import text_of_words
 
 V, DOCUMENTS = 12, 8

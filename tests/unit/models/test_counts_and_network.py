@@ -11,11 +11,7 @@ import torch
 
 from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds
-from rungwise.models.families.counts_and_network import (
-    CountsAndNetwork,
-    CountsAndNetworkConfig,
-    _measure_counts,
-)
+from rungwise.models.families.counts_and_network import CountsAndNetwork, CountsAndNetworkConfig
 from rungwise.models.families.kneser_ney import Smoothing, estimate_model
 from rungwise.models.families.ngram import NgramConfig
 from rungwise.models.family import Size
@@ -164,6 +160,6 @@ def test_how_unsure_counts_are_is_nearly_their_entropy() -> None:
     for text in draw_texts(8, 4):
         logs_TV = NextTokenCounts(model)(torch.tensor([[END, *text[:-1]]]))
         entropies_T = torch.distributions.Categorical(logits=logs_TV).entropy()
-        lengths_T, measured_T = _measure_counts(model, mixture._branching, [text]).T
+        lengths_T, measured_T = mixture._measure_counts([text]).T
         assert lengths_T.max() == model.order - 1
         np.testing.assert_allclose(measured_T, entropies_T, atol=0.3)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from rungwise.instances.batch import TextPairs
-from rungwise.models.families.cove import TRANSLATION, CoveConfig
+from rungwise.models.families.recurrent import TRANSLATION, CoveConfig
 
 V = 23
 

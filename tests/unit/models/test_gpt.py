@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from rungwise.instances.batch import CausalBatch, MaskedBatch
-from rungwise.models.families.gpt import Gpt, GptConfig
-from rungwise.models.transformer.attention import Boundaries
+from rungwise.models.families.gpt import DecoderBody, GptConfig
+from rungwise.models.transformer.block import Boundaries
 from tests.small_models import (
     CAUSAL_KINDS,
     VOCAB_SIZE,
@@ -76,7 +76,7 @@ def test_flops_of_masked_models_are_what_pytorch_counts_but_for_far_keys(kind, r
 def test_residual_outputs_start_smaller_by_the_root_of_twice_the_layers():
     config = GptConfig(num_layers=8, num_heads=4, hidden_size=128, intermediate_size=512)
     for norm, factor in (("pre", 1 / 4), ("post", 1.0)):
-        gpt = Gpt(config.model_copy(update={"norm": norm}), 1000)
+        gpt = DecoderBody(config.model_copy(update={"norm": norm}), 1000)
         scales = {
             "attention.query_key_value": 1.0,
             "attention.output": factor,

@@ -15,9 +15,8 @@ from torch.nn import functional
 from rungwise.core.stages.artifact import Artifact
 from rungwise.instances.reader import InstanceReader
 from rungwise.instances.texts import _take_out
-from rungwise.models.losses.masked_variants import _draw, order, row_numbers
+from rungwise.models.losses.masked_variants import _draw, order, row_numbers, unmasked
 from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.sentences import unmasked
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import (
     gradient,

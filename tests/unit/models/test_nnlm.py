@@ -18,7 +18,7 @@ from rungwise.models.trained.capabilities import (
     NextTokenLogits,
     WordVectors,
 )
-from rungwise.models.transformer.attention import Boundaries
+from rungwise.models.transformer.block import Boundaries
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import random_causal_batch, shaken, sum_probabilities, watch_logits
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import LstmConfig
-from rungwise.models.losses import word_trees
+from rungwise.models.losses import output_layer
 from rungwise.models.losses.objectives import CAUSAL
-from rungwise.models.losses.word_trees import Clusters
+from rungwise.models.losses.output_layer import Clusters
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import random_causal_batch, shaken, sum_probabilities
 
@@ -111,7 +111,7 @@ def test_a_prediction_is_correct_if_each_choice_is_the_likeliest(output: dict[st
 
 def test_classes_by_frequency_have_equal_shares_and_falling_counts() -> None:
     counts = np.sort(np.random.default_rng(1).zipf(1.3, 500).clip(max=3000))[::-1]
-    class_V = word_trees.frequency_classes(counts, 20)
+    class_V = output_layer.frequency_classes(counts, 20)
     sizes = np.bincount(class_V)
     assert len(sizes) == 20
     assert (np.diff(class_V) >= 0).all()
@@ -120,11 +120,11 @@ def test_classes_by_frequency_have_equal_shares_and_falling_counts() -> None:
         share = mass[number:].sum() / (20 - number)
         last = counts[class_V == number][-1]
         assert mass[number] - last < share
-    nothing_left = word_trees.frequency_classes(np.zeros(7, np.int64), 7)
+    nothing_left = output_layer.frequency_classes(np.zeros(7, np.int64), 7)
     assert nothing_left.tolist() == list(range(7))
 
 
-def check_tree(tree: word_trees.Tree, words: int) -> None:
+def check_tree(tree: output_layer.Tree, words: int) -> None:
     """Every node has both sides, every word a leaf, and the leaves fill the tree (Kraft)."""
     depths = (tree.paths != 0).sum(1)
     assert math.fsum(0.5**depth for depth in depths.tolist()) == 1.0
@@ -140,18 +140,18 @@ def test_every_tree_is_full_and_huffmans_is_within_a_bit_of_the_entropy(
     counts: list[int], seed: int
 ) -> None:
     count = len(counts)
-    balanced = word_trees.random_tree(count)
+    balanced = output_layer.random_tree(count)
     check_tree(balanced, count)
     assert balanced.paths.shape[1] == math.ceil(math.log2(count))
     points = np.random.default_rng(seed).standard_normal((count, 3)).round()
     for overlap in (0.0, 0.2, 0.4, 0.49):
-        several = word_trees.learn_tree(points, False, overlap)
+        several = output_layer.learn_tree(points, False, overlap)
         check_tree(several, count)
         assert np.bincount(several.words).max() <= (8 if overlap else 1)
-    halves = word_trees.learn_tree(points, True, 0.0)
+    halves = output_layer.learn_tree(points, True, 0.0)
     check_tree(halves, count)
     assert halves.paths.shape == balanced.paths.shape
-    tree = word_trees.huffman_tree(np.array(counts))
+    tree = output_layer.huffman_tree(np.array(counts))
     check_tree(tree, count)
     shares = np.maximum(counts, 1) / np.maximum(counts, 1).sum()
     entropy = -(shares * np.log2(shares)).sum()
@@ -162,7 +162,7 @@ def test_every_tree_is_full_and_huffmans_is_within_a_bit_of_the_entropy(
 def test_a_tree_of_clusters_keeps_their_codes() -> None:
     class_V = np.array([0, 1, 2, 0, 1, 0])
     counts = np.array([9, 5, 3, 4, 2, 1])
-    tree = word_trees.cluster_tree(Clusters(class_V, ("00", "01", "1")), counts)
+    tree = output_layer.cluster_tree(Clusters(class_V, ("00", "01", "1")), counts)
     check_tree(tree, 6)
     signs = [np.sign(row).tolist() for row in tree.paths]
     tops = [{tuple(signs[word][:2]) for word in np.flatnonzero(class_V == c)} for c in range(2)]
@@ -172,10 +172,10 @@ def test_a_tree_of_clusters_keeps_their_codes() -> None:
 
 def test_words_between_two_clouds_stand_on_both_sides() -> None:
     points = np.array([[-3.0], [-2.9], [0.0], [2.9], [3.0]])
-    tree = word_trees.learn_tree(points, False, 0.45)
+    tree = output_layer.learn_tree(points, False, 0.45)
     check_tree(tree, 5)
     assert Counter(tree.words.tolist())[2] == 2
-    assert (word_trees.learn_tree(points, False, 0.0).words == np.arange(5)).all()
+    assert (output_layer.learn_tree(points, False, 0.0).words == np.arange(5)).all()
 
 
 @pytest.mark.parametrize("output", [CLASSES[0], MANY_LEAVES], ids=str)

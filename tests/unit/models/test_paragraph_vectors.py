@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from rungwise.core.configuration.config import validate
+from rungwise.models import kernels
 from rungwise.models.fitting import Weights
 from rungwise.models.trained.capabilities import SentenceVectors, WordVectors
-from rungwise.models.word_vectors import kernels
 from rungwise.models.word_vectors.paragraph_vectors import ParagraphVectorsConfig
 from rungwise.models.word_vectors.word2vec import Word2vecConfig, alias_table
 from rungwise.tokenizer.token_text import TokenisedText

@@ -13,8 +13,7 @@ from safetensors.numpy import load, save
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.trained.encoders import StaticWords
-from rungwise.models.word_vectors.lsa import LsaConfig
-from rungwise.models.word_vectors.prototypes import PrototypesConfig, PrototypesModel
+from rungwise.models.word_vectors.lsa import LsaConfig, PrototypesConfig, PrototypesModel
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_config
 from rungwise.tokenizer.token_text import TokenisedText

@@ -12,10 +12,10 @@ from rungwise.evaluation.suites import language_models
 from rungwise.evaluation.suites.base import Rung
 from rungwise.evaluation.suites.language_models import HeldOutText, RanksSuite
 from rungwise.instances.batch import CausalBatch
-from rungwise.instances.causal import CorruptedWordsConfig
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import PaddedRows
-from rungwise.models.families.senna import RANKING, SennaConfig
+from rungwise.instances.texts import CorruptedWordsConfig
+from rungwise.models.families.nnlm import RANKING, SennaConfig
 from rungwise.models.trained.capabilities import LanguageModel, RanksWords, WordVectors
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import check_slopes, random_causal_batch, shaken

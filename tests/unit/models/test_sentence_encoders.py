@@ -12,16 +12,17 @@ from torch.nn import functional
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError
 from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
-from rungwise.models.families.sentence_encoder import SentenceEncoderConfig, SentenceVectorModel
-from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.sentences import (
+from rungwise.models.families.sentence_encoder import (
     INFERENCE,
     QUICK_THOUGHTS,
     SENTENCE_AUTOENCODER,
     SENTENCE_TRANSLATION,
     SKIP_THOUGHTS,
+    SentenceEncoderConfig,
+    SentenceVectorModel,
     mask_diagonal,
 )
+from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.capabilities import ContextWordVectors, SentenceVectors
 from rungwise.models.transformer.block import parameter_count, pool
 from tests.small_models import shaken

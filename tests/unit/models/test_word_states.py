@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rungwise.evaluation.suites.states import Sentence, WordReader, find_pieces, word_reader
 from rungwise.models.families.bert import BertConfig
-from rungwise.models.families.bidirectional import BidirectionalConfig
+from rungwise.models.families.elmo import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.trained.encoders import EncodedWords

@@ -14,10 +14,10 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional
 
+from rungwise.models import kernels
 from rungwise.models.trained.encoders import count_marks
-from rungwise.models.word_vectors import kernels
-from rungwise.models.word_vectors.glove import GloveConfig
 from rungwise.models.word_vectors.word2vec import (
+    GloveConfig,
     Word2vecConfig,
     alias_table,
     huffman_paths,

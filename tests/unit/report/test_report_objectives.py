@@ -17,8 +17,7 @@ from rungwise.evaluation import examples
 from rungwise.evaluation.examples import Continuation, Neighbour, Neighbourhood
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.losses.objectives import Meaning
-from rungwise.models.trained.generation import Sampling
-from rungwise.models.trained.language_models import TwoDirectionModel
+from rungwise.models.trained.language_models import Sampling, TwoDirectionModel
 from rungwise.tokenizer import (
     ByteBpeConfig,
     WordConfig,

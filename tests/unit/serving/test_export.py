@@ -18,10 +18,8 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact, PerSplit
 from rungwise.core.storage.folder import Folder
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.families.arpa import read_arpa
 from rungwise.models.families.bert import MaskedOutput
-from rungwise.models.families.brown import BrownConfig
-from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.families.ngram import BrownConfig, NgramConfig, read_arpa
 from rungwise.models.fitting import HERE, create_arrays
 from rungwise.pipeline.loading import find_built
 from rungwise.serving.export import HUB_CARD, write_pretrained

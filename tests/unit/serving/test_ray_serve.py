@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from starlette.requests import Request
 
-from rungwise.models.trained.generation import Sampling
+from rungwise.models.trained.language_models import Sampling
 from rungwise.serving import ray_serve
 
 

@@ -13,7 +13,7 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
 from rungwise.finetune import FinetuneConfig, check_task
-from rungwise.models.trained.generation import Sampling
+from rungwise.models.trained.language_models import Sampling
 from rungwise.report.comparison import gather_errors, write_comparison
 from rungwise.report.findings import gather_comparison
 from rungwise.report.page import environment

@@ -80,7 +80,7 @@ class Watch(TorchDispatchMode):
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """A faked GPU, with what is asked of it."""
-    for module in ("transformer.attention", "losses.cross_entropy"):
+    for module in ("transformer.block", "losses.cross_entropy"):
         monkeypatch.setattr(f"rungwise.models.{module}.is_gpu", lambda _: True)
     seen, real = Watch(), torch.compile
     monkeypatch.setattr(torch, "compile", functools.partial(real, backend=seen.backend))

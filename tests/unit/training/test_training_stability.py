@@ -12,7 +12,7 @@ from torch import nn
 from rungwise.core.errors import UserError
 from rungwise.core.stages.artifact import Artifact, PerSplit
 from rungwise.instances.summary import InstancesSummary
-from rungwise.models.transformer.attention import StackedLinear
+from rungwise.models.transformer.block import StackedLinear
 from rungwise.training import step as training_step
 from rungwise.training.optimizer import Muon, MuonConfig, OptimizerConfig, build_optimizers, update
 from rungwise.training.throughput import Clock, Costs, Progress, totals

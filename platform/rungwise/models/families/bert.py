@@ -1,5 +1,5 @@
 """BERT (Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language
-Understanding", arXiv:1810.04805), after google-research/bert.
+Understanding", arXiv:1810.04805), after google-research/bert, and ModernBERT.
 
     ids, segments ──> token + segment + position ──> LayerNorm ──> Transformer, both directions
         ──> hidden (B, T, D) ──┬──> masked positions ──> MLM logits (B, M, V), embedding tied
@@ -9,24 +9,40 @@ Classes of NSP are 0 NotNext and 1 IsNext (google-research/bert and transformers
 of sentence order 0 swapped and 1 in order. The ablation "LTR & No NSP" (table 5) has causal
 attention, predicts the next token at every position, and has no pooler: [CLS] sees only itself.
 
+ModernBERT (Warner et al. 2024, "Smarter, Better, Faster, Longer", arXiv:2412.13663) has what
+decoders have learnt since: no biases except the output's, GeGLU, rotary positions, pre-norm, and
+global attention in every third layer, starting with the first; the others are local, with a smaller
+rotary base. There are no segments and no sentence pairs. The paper masks 30 % of the tokens
+(`instances.masking`) and packs rows without padding (`instances.packed`). The first layer has no
+norm before attention: the embeddings have one.
+
 Shapes: B batch, T sequence, D hidden, V vocabulary, M masked positions.
 """
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.errors import DataError
 from rungwise.core.tokens import SpecialIds
 from rungwise.instances.batch import MaskedBatch
-from rungwise.models.counterpart import Architecture, Counterpart, Modules
+from rungwise.models.counterpart import SIZES, Architecture, Counterpart, Modules, read_rotary_base
 from rungwise.models.family import Steps, TransformerFamily
 from rungwise.models.losses.cross_entropy import output_logits
-from rungwise.models.losses.masked_variants import HYBRID, PERMUTED, REPLACED_TOKENS, SPAN_DENOISING
+from rungwise.models.losses.masked_variants import (
+    HYBRID,
+    PERMUTED,
+    REPLACED_TOKENS,
+    SPAN_DENOISING,
+    TEXT_VECTORS,
+)
 from rungwise.models.losses.objectives import (
     CAUSAL,
     MLM,
@@ -37,14 +53,16 @@ from rungwise.models.losses.objectives import (
     OwnHead,
     PretrainingLogits,
 )
-from rungwise.models.losses.sentences import TEXT_VECTORS
-from rungwise.models.trained.encoders import LayeredEncoder, MeanOfStates
+from rungwise.models.trained.encoders import MeanOfStates
 from rungwise.models.trained.language_models import CausalModel, MaskedModel
-from rungwise.models.transformer.attention import WHOLE, Activation, Boundaries, Norm
 from rungwise.models.transformer.block import (
+    WHOLE,
+    Activation,
+    Boundaries,
+    Layer,
+    Norm,
     Transformer,
     initialise,
-    look_up_positions,
     sinusoid_positions,
 )
 from rungwise.models.transformer.body import (
@@ -57,6 +75,8 @@ from rungwise.models.transformer.body import (
 
 NUM_SEGMENTS = 2
 NOT_NEXT, IS_NEXT = 0, 1
+_CAUSAL: dict[str, Any] = {"is_decoder": True}
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 class EncoderFamily(TransformerFamily):
@@ -65,17 +85,18 @@ class EncoderFamily(TransformerFamily):
     suggested_steps: ClassVar[Steps | None] = Steps(4e-3, rows=32, passes=20)
 
     @abstractmethod
-    def stack(self, vocab_size: int, *, causal: bool) -> TransformerBody:
-        """Build the body of every objective that predicts no pairs."""
+    def stack(self, vocab_size: int, *, causal: bool, pooler: bool = False) -> TransformerBody:
+        """Build the body; objectives that predict pairs need the `pooler`."""
 
-    @abstractmethod
     def head(self, vocab_size: int) -> "MlmHead":
         """Build the head for tokens, without the weights that `initialise` draws."""
+        return MlmHead(self.layer(0), vocab_size)
 
     def masked(self, vocab_size: int, pairs: bool) -> nn.Module:
         """Build the model that predicts masked tokens, and pairs if the family can."""
-        body = self.stack(vocab_size, causal=False)
-        return MaskedOutput(self, body, self.head(vocab_size))
+        body = self.stack(vocab_size, causal=False, pooler=pairs)
+        nsp = nn.Linear(self.hidden_size, 2) if pairs else None
+        return MaskedOutput(self, body, self.head(vocab_size), nsp)
 
     def build(self, vocab_size: int, objective: Objective) -> nn.Module:
         assert isinstance(objective.head, EncoderHead)
@@ -155,74 +176,42 @@ class BertConfig(EncoderFamily):
     def page_name(self, objective: Objective) -> str:
         return f"{reading_direction(objective)}BERT"
 
-    def stack(self, vocab_size: int, *, causal: bool) -> "Bert":
-        return Bert(self, vocab_size, pooler=False, causal=causal)
-
-    def head(self, vocab_size: int) -> "MlmHead":
-        return MlmHead(self.hidden_size, vocab_size)
-
-    def masked(self, vocab_size: int, pairs: bool) -> nn.Module:
-        body = Bert(self, vocab_size, pooler=pairs)
-        nsp = nn.Linear(self.hidden_size, 2) if pairs else None
-        return MaskedOutput(self, body, self.head(vocab_size), nsp)
-
-    def encoder(
-        self, objective: Objective, vocab_size: int, dropout: float, new_tokens: int = 0
-    ) -> LayeredEncoder:
-        encoder = super().encoder(objective, vocab_size, dropout, new_tokens)
-        encoder.pooler = "bert.pooler." if objective.masks else None
-        return encoder
+    def stack(self, vocab_size: int, *, causal: bool, pooler: bool = False) -> "Bert":
+        return Bert(self, vocab_size, pooler=pooler, causal=causal)
 
 
 class Bert(TransformerBody):
     """The encoder, with its pooler unless `pooler` is False."""
 
     name: ClassVar[str] = "bert"
+    pools: ClassVar[bool] = True
 
     def __init__(
         self, config: BertConfig, vocab_size: int, *, pooler: bool = True, causal: bool = False
     ) -> None:
+        super().__init__(config, vocab_size)
         D = config.hidden_size
-        super().__init__(vocab_size, D, config.dropout)
         self.config = config
         self.causal = causal
         self.segment_embedding = nn.Embedding(NUM_SEGMENTS, D)
-        self.position_embedding = (
-            nn.Embedding(config.max_position_embeddings, D)
-            if config.positions == "learned"
-            else None
-        )
+        if config.positions == "learned":
+            self.position_embedding = nn.Embedding(config.max_position_embeddings, D)
         self.embedding_norm = nn.LayerNorm(D, eps=config.layer_norm_epsilon)
         self.transformer = Transformer(config.blocks(), causal)
         self.pooler = nn.Linear(D, D) if pooler else None
         initialise(self, config.initializer_range)
 
-    def embed(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
-    ) -> Tensor:
-        if segments_BT is None:
-            segment_BTD = self.segment_embedding.weight[0]
-        else:
-            segment_BTD = self.segment_embedding(segments_BT)
-        position_BTD = self.position_vectors(ids_BT.shape[1], positions_BT)
-        summed_BTD = self.token_embedding(ids_BT) + segment_BTD + position_BTD
-        return self.dropout(self.embedding_norm(summed_BTD))
-
-    def position_vectors(self, sequence_length: int, positions_BT: Tensor | None = None) -> Tensor:
-        """Return the position vectors, (T, D) or (B, T, D). Sinusoids of amplitude 1 would drown
-        the tokens in the LayerNorm: they are scaled to `initializer_range`."""
-        if self.position_embedding is not None:
-            return look_up_positions(self.position_embedding, sequence_length, positions_BT)
+    def position_vectors(self, length: int, positions_BT: Tensor | None = None) -> Tensor:
+        """Return learned vectors or sinusoids. Of amplitude 1, these would drown the tokens in the
+        LayerNorm: they are scaled to `initializer_range`."""
+        if (learned := super().position_vectors(length, positions_BT)) is not None:
+            return learned
         weight = self.token_embedding.weight
-        positions = sequence_length if positions_BT is None else positions_BT
+        positions = length if positions_BT is None else positions_BT
         sinusoids = sinusoid_positions(
             positions, self.config.hidden_size, weight.device, weight.dtype
         )
         return sinusoids * (self.config.initializer_range * math.sqrt(2))
-
-    def embeddings(self) -> list[nn.Module]:
-        tables = (self.token_embedding, self.segment_embedding, self.position_embedding)
-        return [*(table for table in tables if table is not None), self.embedding_norm]
 
     def pool(self, hidden_BTD: Tensor) -> Tensor:
         """Return the pooled vectors (B, D): [CLS] through a linear layer and tanh."""
@@ -231,21 +220,16 @@ class Bert(TransformerBody):
 
 
 class MlmHead(nn.Module):
-    """Dense, GELU, LayerNorm, tied embedding and bias. `input_size`: of concatenated states."""
+    """Dense, GELU, norm, tied embedding and bias, with the options of a block. `input_size`: of
+    concatenated states."""
 
     graphs: ClassVar = ("transform",)  # see parallel.py
 
-    def __init__(
-        self,
-        hidden_size: int,
-        vocab_size: int,
-        input_size: int | None = None,
-        biases: bool = True,
-        epsilon: float = BertConfig.layer_norm_epsilon,
-    ) -> None:
+    def __init__(self, layer: Layer, vocab_size: int, input_size: int | None = None) -> None:
         super().__init__()
-        self.dense = nn.Linear(input_size or hidden_size, hidden_size, bias=biases)
-        self.norm = nn.LayerNorm(hidden_size, eps=epsilon, bias=biases)
+        D = layer.hidden_size
+        self.dense = nn.Linear(input_size or D, D, bias=layer.biases)
+        self.norm = layer.new_norm()
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def transform(self, hidden: Tensor) -> Tensor:
@@ -271,20 +255,18 @@ class MaskedOutput(MaskedHead):
 
     def forward(self, rows: MaskedBatch[Tensor]) -> PretrainingLogits:
         """Return the logits of the masked tokens and of the pair; see `TransformerBody.encode`."""
-        body: Any = self.body
         inputs, read_BM = (rows.ids, rows.segments, rows.lengths), rows.masked_positions
         if self.nsp is not None:
             read_BM = functional.pad(read_BM, (1, 0))  # [CLS] in front, at position 0
-        return self.heads(body.encode(*inputs, boundaries(rows), read_BM))
+        return self.heads(self.body.encode(*inputs, boundaries(rows), read_BM))
 
     fill = forward
 
     def heads(self, states_BMD: Tensor) -> PretrainingLogits:
-        body: Any = self.body
         if self.nsp is None:
             return super().heads(states_BMD)
-        mlm_BMV = self.mlm(states_BMD[:, 1:], body.token_embedding.weight)
-        return PretrainingLogits(mlm_BMV, self.nsp(body.pool(states_BMD)))
+        mlm_BMV = self.mlm(states_BMD[:, 1:], self.body.token_embedding.weight)
+        return PretrainingLogits(mlm_BMV, self.nsp(self.body.pool(states_BMD)))
 
 
 def reading_direction(objective: Objective) -> str:
@@ -338,7 +320,6 @@ def _compute_positions(body: Bert, config: BertConfig) -> dict[str, Tensor]:
     return {"bert.position_embedding.weight": body.position_vectors(config.max_position_embeddings)}
 
 
-_CAUSAL: dict[str, Any] = {"is_decoder": True}
 _BERT = Counterpart(
     model_type="bert",
     when={"norm": "post"},
@@ -419,4 +400,171 @@ _ELECTRA = replace(
         "detector.output": "discriminator_predictions.dense_prediction",
     },
     keys=lambda config: {"embedding_size": config.hidden_size},
+)
+
+
+class ModernBertConfig(EncoderFamily):
+    """The shape of a ModernBERT; the defaults are its base."""
+
+    year: ClassVar[int] = 2024
+    paper: ClassVar[str] = "Warner et al."
+    idea: ClassVar[str] = "fills in hidden words as BERT does, with newer parts"
+    objectives: ClassVar = (
+        MLM,
+        LEFT_TO_RIGHT,
+        *TEXT_VECTORS,
+        HYBRID,
+        REPLACED_TOKENS,
+        SPAN_DENOISING,
+    )
+    activation: ClassVar[Activation] = "gelu"
+
+    kind: Literal["modern_bert"] = "modern_bert"
+    num_layers: int = Field(default=22, ge=1)
+    intermediate_size: int = Field(default=1152, ge=1)  # width of the feed-forward layers
+    max_position_embeddings: int = Field(default=8192, ge=1)  # tokens of the longest row
+    norm: Literal["pre"] = "pre"  # pyright: ignore[reportIncompatibleVariableOverride]
+    # every so many layers, from the first on, one sees all tokens; the others are local
+    global_every: int = Field(default=3, ge=1)
+    # tokens that a local layer sees, half of them on either side
+    local_window: int = Field(default=128, ge=2)
+    # base of the rotary positions in global layers
+    global_rotary_base: float = Field(default=160_000.0, gt=1)
+    local_rotary_base: float = Field(default=10_000.0, gt=1)  # the same in local layers
+
+    def layer(self, number: int) -> Layer:
+        is_global = number % self.global_every == 0
+        return replace(
+            super().layer(number),
+            biases=False,
+            gated=True,
+            rotary_base=self.global_rotary_base if is_global else self.local_rotary_base,
+            window=None if is_global else self.local_window // 2,
+            first_norm=number > 0,
+        )
+
+    @classmethod
+    def counterparts(cls) -> tuple[Counterpart, ...]:
+        return _MODERNBERT, _DECODER
+
+    def page_name(self, objective: Objective) -> str:
+        return f"{reading_direction(objective)}ModernBERT"
+
+    def stack(self, vocab_size: int, *, causal: bool, pooler: bool = False) -> "ModernBert":
+        return ModernBert(self, vocab_size, causal)
+
+
+class ModernBert(TransformerBody):
+    """The encoder. It accepts segments, like BERT, and ignores them."""
+
+    name: ClassVar[str] = "modern_bert"
+
+    def __init__(self, config: ModernBertConfig, vocab_size: int, causal: bool) -> None:
+        super().__init__(config, vocab_size)
+        self.causal = causal
+        self.embedding_norm = config.layer(0).new_norm()
+        self.transformer = Transformer(config.blocks(), causal)
+        initialise(self, config.initializer_range)
+        self.transformer.scale_residuals()
+
+
+# In transformers. Since its version 5 a config lists the attention type of each layer and the
+# rotary base of each type; before, it had a key for each number. Both are read and written.
+
+
+def _list_layer_types(num_layers: int, every: int) -> list[str]:
+    return [_SLIDING if number % every else _FULL for number in range(num_layers)]
+
+
+def _write_keys(config: ModernBertConfig) -> dict[str, Any]:
+    bases = {_FULL: config.global_rotary_base, _SLIDING: config.local_rotary_base}
+    return {
+        "global_attn_every_n_layers": config.global_every,
+        "global_rope_theta": config.global_rotary_base,
+        "local_rope_theta": config.local_rotary_base,
+        "layer_types": _list_layer_types(config.num_layers, config.global_every),
+        "rope_parameters": {
+            name: {"rope_type": "default", "rope_theta": base} for name, base in bases.items()
+        },
+    }
+
+
+def _read_values(data: Mapping[str, Any]) -> dict[str, Any]:
+    every, layers = data.get("global_attn_every_n_layers", 3), data.get("layer_types")
+    # A stack that is too short to have a second one says nothing against the key.
+    if layers is not None and layers != _list_layer_types(len(layers), every):
+        near = [number for number, name in enumerate(layers) if name == _FULL][1:]
+        every = near[0] if near else len(layers)
+        if layers != _list_layer_types(len(layers), every):
+            raise DataError(
+                f"layer_types must begin with {_FULL} and have it again every so many layers, "
+                f"{_SLIDING} between, found {layers}; rungwise has no such modernbert"
+            )
+    return {
+        "global_every": every,
+        "global_rotary_base": read_rotary_base(data, "global_rope_theta", 160_000.0, _FULL),
+        "local_rotary_base": read_rotary_base(data, "local_rope_theta", 10_000.0, _SLIDING),
+    }
+
+
+def _name_modern_modules(attention: Modules, head: str) -> dict[str, Modules]:
+    block, layer = "modern_bert.transformer.blocks.{}", "model.layers.{}"
+    return {
+        "modern_bert.token_embedding": "model.embeddings.tok_embeddings",
+        "modern_bert.embedding_norm": "model.embeddings.norm",
+        f"{block}.attention_norm": f"{layer}.attn_norm",
+        f"{block}.attention.query_key_value": attention,
+        f"{block}.attention.output": f"{layer}.attn.Wo",
+        f"{block}.mlp_norm": f"{layer}.mlp_norm",
+        f"{block}.mlp.expand": f"{layer}.mlp.Wi",
+        f"{block}.mlp.contract": f"{layer}.mlp.Wo",
+        "modern_bert.transformer.final_norm": "model.final_norm",
+        "mlm.dense": f"{head}.dense",
+        "mlm.norm": f"{head}.norm",
+        "mlm": "decoder",
+    }
+
+
+_MODERNBERT = Counterpart(
+    model_type="modernbert",
+    architectures={
+        "masked": Architecture("ModernBertForMaskedLM"),
+        "vectors": Architecture("ModernBertModel"),
+    },
+    prefix="model.",
+    names=_name_modern_modules("model.layers.{}.attn.Wqkv", "head"),
+    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    sizes={**SIZES, "local_window": "local_attention"},
+    dropouts=("attention_dropout", "embedding_dropout", "mlp_dropout"),
+    settings={
+        "hidden_activation": ("gelu",),
+        "classifier_activation": ("gelu",),
+        "norm_eps": (ModernBertConfig.layer_norm_epsilon,),
+        "decoder_bias": (True,),
+        **{f"{part}_bias": (False,) for part in ("norm", "attention", "mlp", "classifier")},
+        "tie_word_embeddings": (True,),
+    },
+    keys=_write_keys,
+    values=_read_values,
+    framed=True,
+    # Their own defaults are of another vocabulary.
+    token_ids={
+        "pad_token_id": "pad_token",
+        **{f"{name}_token_id": "cls_token" for name in ("cls", "bos")},
+        **{f"{name}_token_id": "sep_token" for name in ("sep", "eos")},
+    },
+)
+_DECODER = replace(
+    _MODERNBERT,
+    model_type="modernbert-decoder",
+    is_read=False,
+    architectures={"next": Architecture("ModernBertDecoderForCausalLM")},
+    names=_name_modern_modules(
+        tuple(f"model.layers.{{}}.attn.{part}_proj" for part in "qkv"), "lm_head"
+    ),
+    # It counts a token itself among those that it sees.
+    keys=lambda config: {
+        **_write_keys(config),
+        "local_attention": 2 * (config.local_window // 2 + 1),
+    },
 )

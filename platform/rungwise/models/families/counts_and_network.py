@@ -12,7 +12,6 @@ N tokens, F features, H hidden units, O order, V vocabulary, B rows, T positions
 """
 
 import dataclasses
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -23,11 +22,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from rungwise.core.arrays import Floats
 from rungwise.core.errors import BlockError, DataError
 from rungwise.core.tokens import SpecialIds
-from rungwise.models.families.gpt import GptConfig
-from rungwise.models.families.llama import LlamaConfig
-from rungwise.models.families.ngram import NgramConfig
+from rungwise.models.families.gpt import GptConfig, LlamaConfig
+from rungwise.models.families.ngram import COUNTED, NgramConfig
 from rungwise.models.families.nnlm import LogBilinearConfig, NnlmConfig
 from rungwise.models.families.recurrent import AwdLstmConfig, LstmConfig, RnnConfig
 from rungwise.models.family import Family, Size, StatefulFamily
@@ -65,7 +64,7 @@ class CountsAndNetworkConfig(Family):
     year: ClassVar[int] = 2010
     paper: ClassVar[str] = "Mikolov et al."
     idea: ClassVar[str] = "counts words and trains a network, and lets both vote on the next word"
-    objectives: ClassVar = (dataclasses.replace(CAUSAL, reads=()),)
+    objectives: ClassVar = (COUNTED,)
 
     kind: Literal["counts_and_network"] = "counts_and_network"
     counts: NgramConfig = NgramConfig()
@@ -193,7 +192,7 @@ class CountsAndNetwork:
         self.counts, self.network, self.gate = counts, network, gate
 
     @cached_property
-    def _branching(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    def _branching(self) -> list[tuple[Floats, Floats]]:
         """Tables by the length of a context, of each context: -Σ p log p over the tokens that the
         counts have seen after it, and the probability that is left to all others."""
         counts, tables = self.counts, []
@@ -213,7 +212,7 @@ class CountsAndNetwork:
     def max_length(self) -> int | None:
         return self.network.max_length
 
-    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Texts) -> list[Floats]:
         if not sum(map(len, texts)):
             return [np.zeros(0) for _ in texts]
         counts_N, network_N, features_NF = self._read_texts(texts)
@@ -280,11 +279,36 @@ class CountsAndNetwork:
         features_NF = self._make_features(texts, network_N3[:, 1:])
         return torch.from_numpy(counts_N), torch.from_numpy(network_N3[:, 0]), features_NF
 
-    def _make_features(self, texts: Texts, network_N2: NDArray[np.float64]) -> Tensor:
+    def _make_features(self, texts: Texts, network_N2: Floats) -> Tensor:
         """Return the features (N, F): the known length one-hot, then how sure both are."""
-        counts_N2 = _measure_counts(self.counts, self._branching, texts)
+        counts_N2 = self._measure_counts(texts)
         lengths_NO = np.eye(self.counts.order)[counts_N2[:, 0].astype(np.int64)]
         return torch.from_numpy(np.concatenate([lengths_NO, counts_N2[:, 1:], network_N2], axis=1))
+
+    def _measure_counts(self, texts: Texts) -> NDArray[Any]:
+        """Return of each token's context how many tokens of it the counts have seen followed by
+        something, and about how unsure they are, in nats, (N, 2): the entropy as if what is left to
+        other tokens were shared out as after the shorter context, to seen tokens too."""
+        model = self.counts
+        unigram_entropy = scipy.special.entr(np.exp(model.ngram_log_probabilities[0])).sum()
+        rows = []
+        for text in texts:
+            tokens = np.array([model.start_id, *text], np.int64)
+            lengths_N, entropies_N = np.zeros(len(text)), np.full(len(text), unigram_entropy)
+            for length in range(1, min(model.order, len(tokens))):
+                contexts = np.lib.stride_tricks.sliding_window_view(tokens[:-1], length)
+                index, exists = find_ngrams(contexts, model.keys[: length - 1], model.vocab_size)
+                seen, others = (table[index] for table in self._branching[length - 1])
+                exists &= others < 1
+                places, seen, others = (
+                    np.flatnonzero(exists) + length - 1,
+                    seen[exists],
+                    others[exists],
+                )
+                lengths_N[places] = length
+                entropies_N[places] = seen + others * (entropies_N[places] - np.log(others))
+            rows.append(np.stack([lengths_N, entropies_N], axis=1))
+        return np.concatenate(rows)
 
 
 def _mix(gate: Tensor, counts: Tensor, network: Tensor) -> Tensor:
@@ -292,7 +316,7 @@ def _mix(gate: Tensor, counts: Tensor, network: Tensor) -> Tensor:
     return torch.logaddexp(of_counts, nn.functional.logsigmoid(-gate) + network)
 
 
-def _read_network(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.float64]:
+def _read_network(logits_BTV: Tensor, targets_BT: Tensor) -> Floats:
     """Return of each target its log-probability, and how sure the network is, (B, T, 3)."""
     log_BTV = at_least_float32(logits_BTV).log_softmax(dim=-1)
     target_BT1 = log_BTV.gather(-1, targets_BT[..., None])
@@ -303,28 +327,3 @@ def _measure_confidence(log_probabilities: Tensor) -> Tensor:
     """Return the largest log-probability and the entropy, (..., 2)."""
     entropy = -(log_probabilities.exp() * log_probabilities.clamp(min=-1e4)).sum(dim=-1)
     return torch.stack([log_probabilities.amax(dim=-1), entropy], dim=-1)
-
-
-def _measure_counts(
-    model: NgramLanguageModel,
-    branching: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
-    texts: Texts,
-) -> NDArray[Any]:
-    """Return of each token's context how many tokens of it the counts have seen followed by
-    something, and about how unsure they are, in nats, (N, 2): the entropy as if what is left to
-    other tokens were shared out as after the shorter context, to seen tokens too."""
-    unigram_entropy = scipy.special.entr(np.exp(model.ngram_log_probabilities[0])).sum()
-    rows = []
-    for text in texts:
-        tokens = np.array([model.start_id, *text], np.int64)
-        lengths_N, entropies_N = np.zeros(len(text)), np.full(len(text), unigram_entropy)
-        for length in range(1, min(model.order, len(tokens))):
-            contexts = np.lib.stride_tricks.sliding_window_view(tokens[:-1], length)
-            index, exists = find_ngrams(contexts, model.keys[: length - 1], model.vocab_size)
-            seen, others = (table[index] for table in branching[length - 1])
-            exists &= others < 1
-            places, seen, others = np.flatnonzero(exists) + length - 1, seen[exists], others[exists]
-            lengths_N[places] = length
-            entropies_N[places] = seen + others * (entropies_N[places] - np.log(others))
-        rows.append(np.stack([lengths_N, entropies_N], axis=1))
-    return np.concatenate(rows)

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rungwise.core.arrays import Bools, Floats, Ints
 from rungwise.core.errors import DataError
 from rungwise.models.fitting import HERE, Create, Parts, Tasks, Weights, create_arrays
 from rungwise.models.ngram_model import (
-    Floats,
     Ids,
     NgramLanguageModel,
     Table,
@@ -41,7 +41,6 @@ from rungwise.models.ngram_model import (
 )
 
 _SAMPLES = 16  # tables from which the ranges of columns are chosen
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,11 @@ class _Level(NamedTuple):
     """N-grams of one order that begin with at most one start symbol."""
 
     ngrams: Ids  # (N, n)
-    counts: Integers  # (N,) adjusted
-    keep: NDArray[np.bool_]  # (N,) False for what is pruned
-    suffixes: Integers  # (N,) index of the last n - 1 tokens in the level below
+    counts: Ints  # (N,) adjusted
+    keep: Bools  # (N,) False for what is pruned
+    suffixes: Ints  # (N,) index of the last n - 1 tokens in the level below
 
-    def take(self, rows: Integers) -> "_Level":
+    def take(self, rows: Ints) -> "_Level":
         ngrams = np.take(self.ngrams, rows, axis=0)
         return _Level(ngrams, self.counts[rows], self.keep[rows], self.suffixes[:0])
 
@@ -70,8 +69,8 @@ class _Level(NamedTuple):
 class _Report(NamedTuple):
     """A row's addends to the numbers of the whole corpus."""
 
-    unigrams: Integers  # (V,) adjusted counts
-    histograms: Integers  # (O, 6) of adjusted counts 0 to 4, and 5 or more; unigrams have none
+    unigrams: Ints  # (V,) adjusted counts
+    histograms: Ints  # (O, 6) of adjusted counts 0 to 4, and 5 or more; unigrams have none
 
 
 def estimate_model(
@@ -133,7 +132,7 @@ def estimate_tensors(
     return _write(tasks, create, discounts, probability_V, start_id, sizes_CO, tries, logs)
 
 
-def _column_bounds(samples: Sequence[Table], number: int, vocab_size: int) -> Integers:
+def _column_bounds(samples: Sequence[Table], number: int, vocab_size: int) -> Ints:
     """Return the bounds (C + 1,) of ranges of first tokens with about as many n-grams each."""
     words = np.concatenate([table.ngrams[:, 0] for table in samples])
     shares = np.cumsum(np.bincount(words, minlength=vocab_size)) * (number / max(1, len(words)))
@@ -142,7 +141,7 @@ def _column_bounds(samples: Sequence[Table], number: int, vocab_size: int) -> In
 
 
 def _count_row(
-    vocab_size: int, start_id: int, prune: Sequence[int], bounds: Integers, *tables: Table
+    vocab_size: int, start_id: int, prune: Sequence[int], bounds: Ints, *tables: Table
 ) -> tuple[Any, ...]:
     """Return the report; for each order from 2 the permutation by column and the suffixes; and for
     each column and each order from 2 the n-grams."""
@@ -267,7 +266,7 @@ def _discount(
 
 def _interpolate_row(
     probability_V: Floats,
-    joins: Sequence[tuple[Integers, Integers]],
+    joins: Sequence[tuple[Ints, Ints]],
     orders: int,
     *cells: tuple[Floats, Floats],
 ) -> list[Floats]:
@@ -283,12 +282,12 @@ def _interpolate_row(
     return [part for column in zip(*results, strict=True) for part in column]
 
 
-def _arrange(order: Integers, *pieces: Floats) -> list[Floats]:
+def _arrange(order: Ints, *pieces: Floats) -> list[Floats]:
     """Return the log-probabilities of one column and order."""
     return [np.log(np.concatenate(pieces)[order])]
 
 
-def _split(values: NDArray[Any], sizes: Sequence[int] | Integers) -> list[NDArray[Any]]:
+def _split(values: NDArray[Any], sizes: Sequence[int] | Ints) -> list[NDArray[Any]]:
     return np.split(values, np.cumsum(sizes)[:-1])
 
 
@@ -298,7 +297,7 @@ def _write(
     discounts: Floats,
     probability_V: Floats,
     start_id: int,
-    sizes_CO: Integers,
+    sizes_CO: Ints,
     tries: Sequence[tuple[Any, Any]],
     logs: Sequence[Any],
 ) -> Weights:

@@ -1,4 +1,4 @@
-"""Encoders of sentences, each trained on any of the objectives of losses/sentences.py.
+"""Encoders of sentences, and their objectives: what the vector of a sentence must tell.
 
     sentence ──> word vectors ──> network ──> states of tokens ──> pooling ──> vector (D,)
 
@@ -9,51 +9,272 @@
     two_grus, ...  both directions, concatenated             last: the end of each direction
     transformer    all tokens, with sinusoids for places     mean
 
-InferSent is `two_lstms` with `max`. The Universal Sentence Encoder (Cer et al. 2018,
-arXiv:1803.11175) is a Transformer with `root`; its angular similarity orders as the cosine does.
-Quick-thoughts has a second encoder: the vector is [f; g], each of length 1. A GRU that reads the
-words before and, at each, the vector writes a text (the terms C h of Kiros et al. in all gates).
+    quick_thoughts         which sentences of a run are its neighbours (Logeswaran & Lee 2018,
+                           arXiv:1803.02893)
+    skip_thoughts          the words of both neighbours (Kiros et al. 2015, arXiv:1506.06726)
+    sentence_autoencoder   its own words (after Dai & Le 2015, arXiv:1511.01432)
+    sentence_translation   those of a text aligned with it, such as its translation or linearised
+                           parse (Subramanian et al. 2018, arXiv:1804.00079: GenSen)
+    inference              how it is related to another one, a label of pairs (Conneau et al. 2017,
+                           arXiv:1705.02364: InferSent)
 
-Shapes: B runs or pairs, L tokens of a sentence, N sentences, M embedding size, D hidden, E width of
-a state, K layers, V vocabulary.
+Targets stay within a document or pair. InferSent is `two_lstms` with `max`. The Universal Sentence
+Encoder (Cer et al. 2018, arXiv:1803.11175) is a Transformer with `root`; its angular similarity
+orders as the cosine does. Quick-thoughts has a second encoder: the vector is [f; g], each of length
+1. A GRU that reads the words before and, at each, the vector writes a text (the terms C h of Kiros
+et al. in all gates).
+
+Shapes: B runs or pairs, R sentences of a run, L tokens of a sentence, N = B·R sentences, M
+embedding size, D hidden, E width of a state, K layers, C labels, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from rungwise.core.arrays import Singles
 from rungwise.core.errors import BlockError, ConfigError, format_count
 from rungwise.core.tokens import SpecialIds
+from rungwise.instances.batch import LabelledPairs, SentenceRuns, TextPairs
 from rungwise.models.counterpart import Architecture, Counterpart, SentenceModule
 from rungwise.models.family import LayeredFamily
-from rungwise.models.losses.objectives import Objective
-from rungwise.models.losses.sentences import SENTENCES, SentenceHead
+from rungwise.models.losses.cross_entropy import TokenSums, at_least_float32, token_sums
+from rungwise.models.losses.objectives import (
+    BatchShapes,
+    Loss,
+    Losses,
+    Meaning,
+    ModelHead,
+    Objective,
+    Origin,
+    Part,
+    label_losses,
+    only_part,
+)
 from rungwise.models.trained.capabilities import Texts, Words
 from rungwise.models.trained.encoders import EncodedWords, LayeredEncoder
-from rungwise.models.transformer.attention import Layer
 from rungwise.models.transformer.block import (
+    Layer,
     Pooling,
     Transformer,
     draw_uniform,
     gather_positions,
     initialise,
     pool,
+    real_places,
     sinusoid_positions,
 )
 from rungwise.models.transformer.body import Body, OnBody, blocks_by_layer
 
+_PAIRED = "paired"  # the place of the second text of a pair
+# The places of what is written, in sentences behind the one that is read.
+_NEAR, _OWN = (-1, 1), (0,)
 _SENTENCES_AT_ONCE = 256
 _BLOCK_RANGE = 0.02  # of the Transformer's random weights
 _POOLING: dict[str, Pooling] = {"words": "sum", "transformer": "mean"}  # else last
 _GATES = {"gru": 3, "lstm": 4}
+_LONGEST = 512  # tokens of a text; the formula of the positions has no end, their table has
+_BLOCK, _LAYER = "sentence.transformer.blocks.{}", "encoder.layer.{}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceHead(ModelHead):
+    """The parts beside the encoder that an objective of sentence vectors needs."""
+
+    gives_sentences: ClassVar[bool] = True
+    page_name: str = "sentence encoder"
+    encoders: int = 1  # 2: a second one without shared weights, `other` of the model
+    writes: tuple[int | str, ...] = ()  # a GRU for each of these texts to write, in `writers`
+    classifies: bool = False  # layers for the labels of pairs, `classifier` of the model
+
+
+def sentence_vectors(
+    encoder: nn.Module, rows: SentenceRuns[Tensor] | LabelledPairs[Tensor]
+) -> Tensor:
+    """Return the vectors (B, R, D) of the sentences of rows; a pair is two."""
+    vectors_ND = encoder(rows.ids.flatten(0, 1), rows.lengths.flatten())
+    return vectors_ND.unflatten(0, rows.lengths.shape)
+
+
+def mark_paired(document_BR: Tensor, offset: int) -> Tensor:
+    """Mark the sentences (B, R - |offset|) with another of their document at `offset`."""
+    last = document_BR.shape[1] - abs(offset)
+    first_BR, second_BR = document_BR[:, :last], document_BR[:, abs(offset) :]
+    return (first_BR == second_BR) & (first_BR > 0)
+
+
+def neighbours(document_BR: Tensor) -> Tensor:
+    """Mark which sentences are neighbours in their document, (B, R, R)."""
+    after_BRR = torch.diag_embed(mark_paired(document_BR, 1), offset=1)
+    return after_BRR | after_BRR.transpose(1, 2)
+
+
+def mask_diagonal(scores_BRR: Tensor) -> Tensor:
+    """Replace the scores of sentences with themselves by -inf; the code of lajanugen/S2V has 0."""
+    own_RR = torch.eye(scores_BRR.shape[-1], dtype=torch.bool, device=scores_BRR.device)
+    return scores_BRR.masked_fill(own_RR, -torch.inf)
+
+
+def _neighbour_losses(scores_BRR: Tensor, batch: SentenceRuns[Tensor]) -> Losses:
+    near_BRR = neighbours(batch.document)
+    # -inf for what is no candidate would make rows of no sentence NaN, in the gradient too.
+    real_BR = batch.document > 0
+    scores_BRR = scores_BRR.masked_fill(~real_BR[:, None] & real_BR[:, :, None], -torch.inf)
+    log_BRR = at_least_float32(scores_BRR).log_softmax(dim=2)
+    count_BR = near_BRR.sum(2)
+    log_BR = log_BRR.masked_fill(~near_BRR, 0.0).sum(2) / count_BR.clamp(min=1)
+    best_BR1 = scores_BRR.argmax(2, keepdim=True)
+    correct_BR = near_BRR.gather(2, best_BR1)[:, :, 0]
+    return only_part((-log_BR.sum(), correct_BR.sum()))
+
+
+def _choose(model: Any, rows: SentenceRuns[Tensor]) -> Tensor:
+    """Return the scores (B, R, R) of sentence j as a neighbour of sentence i."""
+    f_BRD, g_BRD = (sentence_vectors(each, rows) for each in (model.body, model.other))
+    return mask_diagonal(f_BRD @ g_BRD.transpose(1, 2))
+
+
+QUICK_THOUGHTS = Objective(
+    "quick_thoughts",
+    Part("neighbour", "neighbour", "Neighbours found among the sentences of a run", "sentence"),
+    reads=("sentence_runs",),
+    masks=False,
+    loss=Loss(
+        lambda batch: neighbours(batch.document).any(2).sum()[None].float(),  # () -> (1,)
+        lambda model, batch: model(batch, _choose),
+        _neighbour_losses,
+    ),
+    meaning=Meaning.ANSWERS,
+    shapes=BatchShapes.UNKNOWN,
+    origin=Origin(
+        2018, "Logeswaran & Lee", "reads a sentence and picks its neighbour among others"
+    ),
+    head=SentenceHead(page_name="Quick-thoughts model", encoders=2),
+)
+
+
+def _count_written(offsets: tuple[int, ...], batch: SentenceRuns[Tensor]) -> Tensor:
+    sums = []
+    for offset in offsets:
+        lengths_BR = targets(batch.lengths, offset)
+        sums.append((lengths_BR * mark_paired(batch.document, offset)).sum())
+    return torch.stack(sums).sum()[None].float()  # () -> (1,)
+
+
+def targets(values_BR: Tensor, offset: int) -> Tensor:
+    """Return the values of what is written: those of sentences that follow one at `offset`."""
+    return values_BR[:, max(0, offset) : values_BR.shape[1] + min(0, offset)]
+
+
+def _write_sentences(offsets: tuple[int, ...], model: Any, rows: SentenceRuns[Tensor]) -> TokenSums:
+    """Sum the losses of the words of the sentences at each offset of every sentence."""
+    vectors_BRD = sentence_vectors(model.body, rows)
+    pieces = []
+    for offset in offsets:
+        chosen_BR = mark_paired(rows.document, offset)
+        places = ((vectors_BRD, -offset), (rows.ids, offset), (rows.lengths, offset))
+        parts = [targets(values, place)[chosen_BR] for values, place in places]
+        if len(parts[0]):
+            pieces.append(_states_and_words(model, str(offset), *parts))
+    if not pieces:  # no sentence has a neighbour
+        return TokenSums(0 * vectors_BRD.sum(), vectors_BRD.new_zeros(()))
+    return _word_sums(model, pieces)
+
+
+def _make_loss(offsets: tuple[int, ...]) -> Loss:
+    write = partial(_write_sentences, offsets)
+    return Loss(
+        partial(_count_written, offsets), lambda model, batch: only_part(model(batch, write))
+    )
+
+
+def _write_second(model: Any, pairs: TextPairs[Tensor]) -> TokenSums:
+    """Sum the losses of the words of the second text of pairs, given the first."""
+    vectors_BD = model.body(pairs.ids[:, 0], pairs.lengths[:, 0])
+    second = pairs.ids[:, 1], pairs.lengths[:, 1]
+    return _word_sums(model, [_states_and_words(model, _PAIRED, vectors_BD, *second)])
+
+
+def _states_and_words(
+    model: Any, writer: str, from_ND: Tensor, ids_NL: Tensor, lengths_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the states (X, D) before each word of texts, and the words (X,)."""
+    real_NL = real_places(ids_NL.shape[1], lengths_N)
+    states_NLD = model.writers[writer](model.body.token_embedding(ids_NL), from_ND)
+    return states_NLD[real_NL], ids_NL[real_NL]
+
+
+def _word_sums(model: Any, pieces: Sequence[tuple[Tensor, Tensor]]) -> TokenSums:
+    states_XD, words_X = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    weights_X = torch.ones_like(words_X, dtype=states_XD.dtype)
+    return token_sums(states_XD, model.output.weight, model.output_bias, words_X, weights_X)
+
+
+SKIP_THOUGHTS = replace(
+    QUICK_THOUGHTS,
+    name="skip_thoughts",
+    tokens=Part(
+        "neighbour_words", "neighbours' words", "Words of neighbours written correctly", "token"
+    ),
+    loss=_make_loss(_NEAR),
+    meaning=Meaning.TOKENS,
+    origin=Origin(2015, "Kiros et al.", "reads a sentence and writes the ones around it"),
+    head=SentenceHead(page_name="Skip-thoughts model", writes=_NEAR),
+)
+SENTENCE_AUTOENCODER = replace(
+    SKIP_THOUGHTS,
+    name="sentence_autoencoder",
+    tokens=Part("own_words", "own words", "Words written again correctly", "token"),
+    loss=_make_loss(_OWN),
+    origin=Origin(2015, "after Dai & Le", "reads a sentence and writes it again"),
+    head=SentenceHead(writes=_OWN),
+)
+
+
+SENTENCE_TRANSLATION = replace(
+    SKIP_THOUGHTS,
+    name="sentence_translation",
+    tokens=Part(
+        "aligned_words", "aligned words", "Words of aligned texts written correctly", "token"
+    ),
+    reads=("aligned_lines",),
+    loss=Loss(
+        lambda batch: batch.lengths[:, 1].sum()[None].float(),  # () -> (1,)
+        lambda model, batch: only_part(model(batch, _write_second)),
+    ),
+    origin=Origin(2017, "after McCann et al.", "reads a sentence and writes its translation"),
+    head=SentenceHead(writes=(_PAIRED,)),
+)
+
+
+def _judge(model: Any, pairs: LabelledPairs[Tensor]) -> Tensor:
+    """Return the logits (B, C) of the labels of pairs."""
+    u_BD, v_BD = sentence_vectors(model.body, pairs).unbind(1)
+    return model.classifier(torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], dim=1))
+
+
+INFERENCE = replace(
+    QUICK_THOUGHTS,
+    name="inference",
+    tokens=Part("relation", "relation", "Pairs of sentences labelled correctly", "pair", 3),
+    reads=("labelled_pairs",),
+    loss=Loss(
+        lambda batch: torch.tensor([float(len(batch.label))], device=batch.label.device),
+        lambda model, batch: model(batch, _judge),
+        lambda logits_BC, batch: only_part(label_losses(logits_BC, batch.label)),
+    ),
+    origin=Origin(2017, "Conneau et al.", "learns which sentences follow from which others"),
+    head=SentenceHead(classifies=True),
+)
+SENTENCES = (QUICK_THOUGHTS, SKIP_THOUGHTS, SENTENCE_AUTOENCODER, SENTENCE_TRANSLATION, INFERENCE)
 
 
 class SentenceEncoderConfig(LayeredFamily):
@@ -205,7 +426,7 @@ class SentenceBody(Body):
 
     def forward(self, ids_NL: Tensor, lengths_N: Tensor) -> Tensor:
         """Return the vectors (N, D); that of a sentence of no tokens means nothing."""
-        states_NLD = self.encode_layers(ids_NL, None, lengths_N)[-1]
+        states_NLD = self.read_layers(ids_NL, lengths_N)[-1]
         if self.feeds_forward:
             vectors_ND = pool(states_NLD, lengths_N, self.pooling)
             for layer in self.layers:
@@ -217,9 +438,7 @@ class SentenceBody(Body):
             return torch.cat([pool(left_ND, lengths_N, "last"), right_ND[:, 0]], dim=1)
         return pool(states_NLD, lengths_N, self.pooling)
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         if lengths_B is None:
             lengths_B = torch.full((len(ids_BT),), ids_BT.shape[1], device=ids_BT.device)
         states = [self.dropout(self.token_embedding(ids_BT))]
@@ -291,7 +510,7 @@ class SentenceModel(OnBody):
 
     @property
     def pooling(self) -> Pooling:
-        return cast(SentenceBody, self.body).pooling
+        return self.body.pooling
 
     def forward(self, rows: Any, compute: Callable[[Self, Any], Any]) -> Any:
         """Compute what the objective asks."""
@@ -315,7 +534,7 @@ class SentenceVectorModel:
     module: SentenceModel
 
     @torch.no_grad()
-    def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Texts) -> Singles:
         """Return the vectors (N, E), of both encoders if there are two; zeros for no tokens."""
         encoders = [each for each in (self.module.body, self.module.other) if each is not None]
         device = next(self.module.parameters()).device
@@ -336,7 +555,7 @@ class SentenceVectorModel:
             whole[places] = np.concatenate(parts)
         return whole
 
-    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> Singles:
         encoder = LayeredEncoder(self.module.body, None, 0)
         return EncodedWords(encoder, None, None).word_layers(texts, words)
 
@@ -345,8 +564,6 @@ class SentenceVectorModel:
 # layer; a Transformer as EsmModel of transformers, whose blocks normalise first and which adds
 # positions to embeddings without a norm. Its library pools no sums, and has no recurrent network
 # that reads our tokenizers. What an objective needs besides the encoder is left out.
-
-_LONGEST = 512  # tokens of a text; the formula of the positions has no end, their table has
 
 
 def _check_modules(model: SentenceModel, config: SentenceEncoderConfig) -> None:
@@ -366,10 +583,9 @@ def _check_modules(model: SentenceModel, config: SentenceEncoderConfig) -> None:
 
 
 def _list_modules(model: SentenceModel) -> list[SentenceModule]:
-    body = cast(SentenceBody, model.body)
-    table = body.word_table()
+    table = model.body.word_table()
     modules = [SentenceModule("StaticEmbedding", tensors={"embedding.weight": table.detach()})]
-    for layer in cast(Sequence[nn.Linear], body.layers):
+    for layer in model.body.layers:
         settings = {
             "out_features": layer.out_features,
             "in_features": layer.in_features,
@@ -395,7 +611,6 @@ def _compute_tensors(body: SentenceBody, config: SentenceEncoderConfig) -> dict[
 
 
 _VECTORS = {"vectors": Architecture("EsmModel")}
-_BLOCK, _LAYER = "sentence.transformer.blocks.{}", "encoder.layer.{}"
 _ESM = Counterpart(
     model_type="esm",
     when={"network": "transformer"},

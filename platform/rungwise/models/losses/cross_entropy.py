@@ -21,6 +21,10 @@ from torch.nn import functional
 
 from rungwise.models.device import is_gpu
 
+_PRODUCT_MULTIPLE = 64
+MOST_LOGITS = 1 << 30  # held at a time: 4 GiB in float32
+_CACHED_LOGITS = 1 << 23  # 32 MiB; with fewer the output matrix is read too often
+
 
 class FusedLoss(torch.autograd.Function):
     """Returns (total, correct) like `sum_weighted_losses`, holding the logits of `rows` tokens at
@@ -221,11 +225,6 @@ def _is_first(logits_RV: Tensor, is_most_R1: Tensor, targets_R: Tensor) -> Tenso
     (candidates,) = is_first_R.nonzero(as_tuple=True)
     is_first_R[candidates] = logits_RV[candidates].argmax(dim=1) == targets_R[candidates]
     return is_first_R
-
-
-_PRODUCT_MULTIPLE = 64
-MOST_LOGITS = 1 << 30  # held at a time: 4 GiB in float32
-_CACHED_LOGITS = 1 << 23  # 32 MiB; with fewer the output matrix is read too often
 
 
 class TokenSums(NamedTuple):

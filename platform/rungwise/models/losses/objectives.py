@@ -25,6 +25,7 @@ from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32, sum_weighted_losses
 
 MoreFlops = Callable[[Any, int, int, float], float]  # of the family, V, T and M
+_MIXED = "+"  # between the names of the objectives of a mixture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +90,6 @@ class OwnHead(EncoderHead):
 def _token_flops(family: Any, V: int, T: int, predicted: float) -> float:
     D = family.hidden_size
     return 6 * predicted / T * (D * D + D * V)
-
-
-_MIXED = "+"  # between the names of the objectives of a mixture
 
 
 @dataclass(frozen=True)
@@ -311,12 +309,12 @@ def mix(objectives: Sequence[Objective]) -> Objective:
 
 
 def masked_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor]) -> Losses:
-    total, correct = sum_weighted_losses(
+    sums = sum_weighted_losses(
         logits.mlm.flatten(0, 1),  # (B, M, V) -> (B·M, V)
         batch.masked_ids.flatten(),
         batch.masked_weights.flatten(),
     )
-    return Losses(total[None], correct[None])
+    return only_part(sums)
 
 
 def add_part(losses: Losses, total: Tensor, correct: Tensor) -> Losses:
@@ -334,20 +332,25 @@ def _masked_and_pair_counts(batch: MaskedBatch[Tensor]) -> Tensor:
 
 def _masked_and_pair_losses(logits: PretrainingLogits, batch: MaskedBatch[Tensor]) -> Losses:
     assert logits.nsp is not None, "the objective says that the model is built with this head"
-    pair_B2 = at_least_float32(logits.nsp)
-    total = functional.cross_entropy(pair_B2, batch.label, reduction="sum")
-    correct = (pair_B2.argmax(dim=-1) == batch.label).sum()
-    return add_part(masked_losses(logits, batch), total, correct)
+    return add_part(masked_losses(logits, batch), *label_losses(logits.nsp, batch.label))
 
 
 def _token_counts(batch: CausalBatch[Tensor]) -> Tensor:
     return batch.weights.sum()[None]  # () -> (1,)
 
 
-def _token_outputs(model: nn.Module, batch: CausalBatch[Tensor]) -> Losses:
-    # The model sums its losses: the logits of all positions are too many (cross_entropy.py).
-    total, correct, *state = model(batch)
-    return Losses(total[None], correct[None], *state)
+def only_part(sums: Sequence[Tensor]) -> Losses:
+    """Return sums of a model that has summed its one loss itself, as the logits of all positions
+    are too many (cross_entropy.py): its total, the correct ones and perhaps a state."""
+    total, correct, *state = sums
+    return Losses(total[None], correct[None].to(total.dtype), *state)
+
+
+def label_losses(logits: Tensor, label_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum the losses and the correct labels, () each, of logits (B, C)."""
+    logits_BC = at_least_float32(logits)
+    total = functional.cross_entropy(logits_BC, label_B, reduction="sum")
+    return total, (logits_BC.argmax(dim=-1) == label_B).sum()
 
 
 _MLM = Part("mlm", "MLM", "Masked tokens predicted correctly", "masked token")
@@ -380,7 +383,7 @@ CAUSAL = Objective(
     _LM,
     reads=("causal",),
     masks=False,
-    loss=Loss(_token_counts, _token_outputs),
+    loss=Loss(_token_counts, lambda model, batch: only_part(model(batch))),
     meaning=Meaning.CODE_LENGTH,
 )
 BIDIRECTIONAL = dataclasses.replace(

@@ -8,9 +8,9 @@ Shapes: B batch, T sequence, D hidden, E width of a state, V vocabulary, N token
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
+
+from rungwise.core.arrays import Floats, Singles
 
 Texts = Sequence[Sequence[int]]  # the ids of each
 Words = Sequence[Sequence[range]]  # of each text, the places of each word's tokens
@@ -28,7 +28,7 @@ class LanguageModel(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Texts) -> list[Floats]:
         """Return the natural log-probability of each token, one array per text. A text is the ids
         of one document without special tokens, or with the end symbol to have it predicted too.
         Long texts are read in windows (`windows` in language_models.py)."""
@@ -40,7 +40,7 @@ class HidesWords(Protocol):
 
     def log_probabilities_in_words(
         self, texts: Texts, word_starts: Sequence[Sequence[bool]]
-    ) -> list[NDArray[np.float64]]:
+    ) -> list[Floats]:
         """Like `LanguageModel.log_probabilities`, but hide the later tokens of a word: PLL-word-l2r
         (Kauf & Ivanova 2023, arXiv:2305.10588). `word_starts` marks the first tokens of words."""
 
@@ -52,7 +52,7 @@ class WordVectors(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, ids: Sequence[int]) -> Singles:
         """Return the vectors (N, D) of these tokens."""
 
 
@@ -60,7 +60,7 @@ class WordVectors(Protocol):
 class RanksWords(Protocol):
     """Scores every word of the vocabulary in the place of a word, without probabilities."""
 
-    def ranks(self, texts: Texts, places: Sequence[Sequence[int]]) -> Iterator[NDArray[np.float64]]:
+    def ranks(self, texts: Texts, places: Sequence[Sequence[int]]) -> Iterator[Floats]:
         """Yield, for each text, the ranks among all words of those at these places: 1 for the
         highest score; words of equal score share their mean rank."""
 
@@ -69,7 +69,7 @@ class RanksWords(Protocol):
 class ContextWordVectors(Protocol):
     """Gives a word a vector in its context."""
 
-    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> Singles:
         """Return the vectors (K, N, E) of the words of all texts, in each of K layers. A word is
         the range of its tokens in its text; one without tokens has zeros."""
 
@@ -78,7 +78,7 @@ class ContextWordVectors(Protocol):
 class SentenceVectors(Protocol):
     """Has one vector per text, by the family's own pooling or inference."""
 
-    def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Texts) -> Singles:
         """Return the vectors (N, E) of texts, given as ids without special tokens."""
 
 

@@ -10,14 +10,14 @@ Shapes: B batch, T sequence, E width of a state, K layers, N words.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rungwise.core.arrays import Singles
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.models.losses.objectives import Objective
 from rungwise.models.trained.capabilities import Encoder, Texts, Words, WordVectors
@@ -25,6 +25,7 @@ from rungwise.models.trained.language_models import windows
 from rungwise.models.transformer.body import Body, OnBody, TransformerBody
 
 NUM_MARKS = 3  # start, delimiter, extract
+_MOST_TOKENS = 1 << 13  # per batch, padding included
 
 
 class LayeredEncoder(OnBody):
@@ -42,7 +43,7 @@ class LayeredEncoder(OnBody):
         self.causal = body.causal
         self.max_length = max_length
         self.new_tokens = new_tokens
-        self.pooler: str | None = None
+        self.pooler = f"{body.name}.pooler." if body.pools and not body.causal else None
 
     def forward(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
@@ -73,14 +74,13 @@ class LayeredEncoder(OnBody):
     def truncate(self, length: int) -> None:
         """Let gradients go back only so many tokens. Raises ConfigError for a body that is not
         recurrent."""
-        body: Any = self.body
-        if not hasattr(body, "gradient_length"):
+        if not hasattr(self.body, "gradient_length"):
             raise ConfigError(
                 f"finetune.gradient_length is {length}, but a {self.body.name} does not read token "
                 "by token with one state; leave it out, or take a model.kind that does (lstm, rnn, "
                 "awd_lstm)"
             )
-        body.gradient_length = length
+        self.body.gradient_length = length
 
     def write(self) -> None:
         """Make attention in the second text causal. Raises ConfigError for a body that cannot."""
@@ -154,9 +154,6 @@ def count_marks(objective: Objective) -> int:
     return 0 if objective.masks else NUM_MARKS
 
 
-_MOST_TOKENS = 1 << 13  # per batch, padding included
-
-
 @dataclass(frozen=True)
 class EncodedWords:
     """Reads words with an encoder. `opens` and `closes` frame a row; without `closes`, a window
@@ -166,20 +163,17 @@ class EncodedWords:
     opens: int | None
     closes: int | None
 
-    @property
-    def longest_text(self) -> int | None:
-        frame = (self.opens is not None) + (self.closes is not None)
-        return None if self.encoder.max_length is None else self.encoder.max_length - frame
-
     @torch.no_grad()
-    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> Singles:
         tokens: list[list[tuple[int, int]]] = []  # of each text: (word number, position)
         count = 0
         for ranges in words:
             tokens.append([(count + n, place) for n, each in enumerate(ranges) for place in each])
             count += len(ranges)
         rows: list[tuple[list[int], list[tuple[int, int]]]] = []  # ids; (position, word number)
-        for window in windows([len(text) for text in texts], self.longest_text):
+        frame = (self.opens is not None) + (self.closes is not None)
+        longest = None if self.encoder.max_length is None else self.encoder.max_length - frame
+        for window in windows([len(text) for text in texts], longest):
             places = [
                 (place - window.start + (self.opens is not None), number)
                 for number, place in tokens[window.text]
@@ -228,7 +222,7 @@ class StaticWords:
 
     table: WordVectors
 
-    def word_layers(self, texts: Texts, words: Words) -> NDArray[np.float32]:
+    def word_layers(self, texts: Texts, words: Words) -> Singles:
         tokens = [
             text[place]
             for text, ranges in zip(texts, words, strict=True)
@@ -248,7 +242,7 @@ class MeanOfStates:
     closes: int
 
     @torch.no_grad()
-    def sentence_vectors(self, texts: Texts) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Texts) -> Singles:
         """Return the vectors (N, E). Texts are read alone: results do not depend on the batch."""
         room = None if self.max_length is None else self.max_length - 2
         rows = (torch.tensor([[self.opens, *text[:room], self.closes]]) for text in texts)
@@ -256,7 +250,7 @@ class MeanOfStates:
         return np.array([states_TE.mean(dim=0).numpy() for states_TE in states])
 
 
-def word_means(vectors: NDArray[np.float32], words: Words) -> NDArray[np.float32]:
+def word_means(vectors: Singles, words: Words) -> Singles:
     """Return the mean (K, N, E) of each word's vectors, given those (K, tokens, E) of the tokens of
     all words in order; zeros for a word without tokens."""
     sizes = [len(each) for ranges in words for each in ranges]
@@ -264,7 +258,7 @@ def word_means(vectors: NDArray[np.float32], words: Words) -> NDArray[np.float32
     return _means(torch.from_numpy(vectors), numbers, len(sizes))
 
 
-def _means(vectors: Tensor, numbers: list[int], count: int) -> NDArray[np.float32]:
+def _means(vectors: Tensor, numbers: list[int], count: int) -> Singles:
     """Return the mean (K, N, E) of each word's vectors (K, tokens, E); zeros if it has none."""
     index = torch.tensor(numbers, dtype=torch.int64)
     sums = torch.zeros(vectors.shape[0], count, vectors.shape[2]).index_add_(1, index, vectors)

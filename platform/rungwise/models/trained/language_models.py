@@ -1,4 +1,5 @@
-"""Trained modules as language models: next tokens exactly, masked ones by pseudo-likelihood.
+"""Trained modules as language models: next tokens exactly, masked ones by pseudo-likelihood; and
+text that a left-to-right model draws, one token after another.
 
     CausalModel         P(t | tokens before)        [END] text          one pass
     CarryingModel       P(t | all tokens before)    [END] text          one pass, carrying a state
@@ -9,7 +10,7 @@ MaskedModel is Salazar et al. 2020 (arXiv:1910.14659). It overrates words of sev
 each piece gives away the others; `log_probabilities_in_words` hides the later ones (Kauf & Ivanova
 2023, arXiv:2305.10588). END within a text begins another document, as in training.
 
-Shapes: B batch, T sequence, V vocabulary, N tokens.
+Shapes: B batch, T sequence, V vocabulary, N tokens or rows.
 """
 
 import math
@@ -23,10 +24,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rungwise.core.errors import DataError
+from rungwise.core.arrays import Floats, Singles
+from rungwise.core.errors import DataError, UserError
+from rungwise.core.randomness import uniform
 from rungwise.instances.batch import CausalBatch, MaskedBatch
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.trained.capabilities import LanguageModel, Texts
+from rungwise.models.trained.capabilities import LanguageModel, NextTokenLogits, Texts
 from rungwise.models.transformer.body import boundaries
 
 # Numbers (B, T, K) of each target, from the logits (B, T, V) and the targets (B, T).
@@ -34,6 +37,7 @@ Measure = Callable[[Tensor, Tensor], NDArray[np.floating[Any]]]
 
 _MOST_LOGITS = 1 << 22  # held at a time; fits the cache of a CPU
 _MOST_TOKENS = 1 << 12  # read at a time by MaskedModel, for the same reason
+_TOKEN = 23  # stream of the counter-based generator
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class TrainedModule:
         return self.module.body.vocab_size
 
     @torch.no_grad()
-    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, ids: Sequence[int]) -> Singles:
         ids_N = torch.tensor(list(ids), device=self._device)
         return self.module.body.token_embedding(ids_N).float().cpu().numpy()
 
@@ -93,13 +97,14 @@ class _BlockModel(TrainedModule, ABC):
     def target_logits(self, batch: CausalBatch[Tensor]) -> Tensor:
         """Return the logits (B, T, V) of the targets; padding is at the end of a row."""
 
-    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
-        return [rows_N1[:, 0] for rows_N1 in self.measure_targets(texts, _score_targets)]
+    def log_probabilities(self, texts: Texts) -> list[Floats]:
+        def score(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.floating[Any]]:
+            return _target_log_probabilities(logits_BTV, targets_BT)[..., None]
+
+        return [rows_N1[:, 0] for rows_N1 in self.measure_targets(texts, score)]
 
     @torch.no_grad()
-    def measure_targets(
-        self, texts: Texts, measure: Measure, numbers: int = 1
-    ) -> list[NDArray[np.float64]]:
+    def measure_targets(self, texts: Texts, measure: Measure, numbers: int = 1) -> list[Floats]:
         """Return what `measure` makes of the logits (B, T, V) and the targets (B, T): so many
         numbers for each token of each text, (N, numbers)."""
         scores = [np.zeros((len(text), numbers)) for text in texts]
@@ -128,7 +133,17 @@ class _BlockModel(TrainedModule, ABC):
         return measure(self.target_logits(batch), batch.targets)
 
     def _batch(self, streams: Texts) -> CausalBatch[Tensor]:
-        return _blocks(streams)
+        """Build padded rows: ids are all tokens but the last, targets all but the first."""
+        longest = max(len(stream) for stream in streams) - 1
+        ids_BT = torch.zeros(len(streams), longest, dtype=torch.int64)
+        targets_BT = torch.zeros_like(ids_BT)
+        weights_BT = torch.zeros(len(streams), longest)
+        for row, stream in enumerate(streams):
+            length = len(stream) - 1
+            tokens_T = torch.tensor(stream)
+            ids_BT[row, :length], targets_BT[row, :length] = tokens_T[:-1], tokens_T[1:]
+            weights_BT[row, :length] = 1.0
+        return CausalBatch(ids_BT, targets_BT, weights_BT)
 
 
 @dataclass(frozen=True)
@@ -148,7 +163,7 @@ class CausalModel(_BlockModel):
         return windows(lengths, most, self.reach)
 
     def _batch(self, streams: Texts) -> CausalBatch[Tensor]:
-        batch = _blocks(streams)
+        batch = super()._batch(streams)
         if not (batch.ids[:, 1:] == self.end).any():
             return batch
         document_BT, positions_BT = _documents(batch.ids, self.end)
@@ -228,18 +243,16 @@ class MaskedModel(TrainedModule):
         rows = MaskedBatch.to_predict(masked_BT, segments_BT, lengths_B, position_B1)
         return self.module.fill(rows).mlm[:, 0]
 
-    def log_probabilities(self, texts: Texts) -> list[NDArray[np.float64]]:
+    def log_probabilities(self, texts: Texts) -> list[Floats]:
         return self._scores(texts, [range(1, len(text) + 1) for text in texts])
 
     def log_probabilities_in_words(
         self, texts: Texts, word_starts: Sequence[Sequence[bool]]
-    ) -> list[NDArray[np.float64]]:
+    ) -> list[Floats]:
         return self._scores(texts, [_word_ends(starts) for starts in word_starts])
 
     @torch.no_grad()
-    def _scores(
-        self, texts: Texts, hidden_until: Sequence[Sequence[int]]
-    ) -> list[NDArray[np.float64]]:
+    def _scores(self, texts: Texts, hidden_until: Sequence[Sequence[int]]) -> list[Floats]:
         """Score each token with itself and the following ones up to `hidden_until` masked."""
         scores = [np.zeros(len(text)) for text in texts]
         inside = None if self.max_length is None else self.max_length - 2  # [CLS] and [SEP]
@@ -285,24 +298,6 @@ def _target_log_probabilities(logits: Tensor, targets: Tensor) -> NDArray[np.flo
     return (target_logits - logits.logsumexp(dim=-1)).cpu().numpy()
 
 
-def _score_targets(logits_BTV: Tensor, targets_BT: Tensor) -> NDArray[np.floating[Any]]:
-    return _target_log_probabilities(logits_BTV, targets_BT)[..., None]
-
-
-def _blocks(streams: Texts) -> CausalBatch[Tensor]:
-    """Build a batch of padded rows: ids are all tokens but the last, targets all but the first."""
-    longest = max(len(stream) for stream in streams) - 1
-    ids_BT = torch.zeros(len(streams), longest, dtype=torch.int64)
-    targets_BT = torch.zeros_like(ids_BT)
-    weights_BT = torch.zeros(len(streams), longest)
-    for row, stream in enumerate(streams):
-        length = len(stream) - 1
-        tokens_T = torch.tensor(stream)
-        ids_BT[row, :length], targets_BT[row, :length] = tokens_T[:-1], tokens_T[1:]
-        weights_BT[row, :length] = 1.0
-    return CausalBatch(ids_BT, targets_BT, weights_BT)
-
-
 def _documents(ids_BT: Tensor, end: int) -> tuple[Tensor, Tensor]:
     """Return `document` and `positions` of a `CausalBatch`; `end` opens each document."""
     opens_BT = (ids_BT == end).long()
@@ -322,3 +317,68 @@ def measure_loss(model: LanguageModel, texts: Texts, text_bytes: int) -> tuple[f
         )
     nats = -math.fsum(float(row.sum()) for row in model.log_probabilities(texts))
     return nats / predicted, nats / math.log(2) / text_bytes
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The way new tokens are chosen: at most `length` of them; among the `top_k` likeliest (Fan et
+    al. 2018, arXiv:1805.04833), 0 for all; with logits divided by `temperature`, where 0 takes the
+    likeliest token. The same `seed` gives the same text."""
+
+    length: int = 40
+    temperature: float = 0.8
+    top_k: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 <= value < 2**31:
+                raise UserError(f"{name}: expected 0 or more, found {value}")
+
+
+@torch.no_grad()
+def generate(
+    model: NextTokenLogits,
+    prompts: Sequence[Sequence[int]],
+    end: int,
+    sampling: Sampling,
+    streams: Sequence[int] | None = None,
+) -> list[list[int]]:
+    """Return the new tokens of each prompt, the end symbol included. A row that outgrows the window
+    is read from its last tokens, anew for every token: rows are short. `streams` are the numbers by
+    which rows draw (default: their places)."""
+    rows = [list(prompt) for prompt in prompts]
+    streams = range(len(rows)) if streams is None else streams
+    window = getattr(model, "max_length", None)
+    open_rows = [*range(len(rows))] if sampling.length else []
+    while open_rows:
+        tails = [rows[row] if window is None else rows[row][-window:] for row in open_rows]
+        # Padding at the end of a row is invisible to the positions before it.
+        longest = max(map(len, tails))
+        ids_NT = torch.tensor([ids + [0] * (longest - len(ids)) for ids in tails])
+        last_N = torch.tensor([len(ids) - 1 for ids in tails])
+        logits_NV = model.next_logits(ids_NT)[torch.arange(len(tails)), last_N].double()
+        if sampling.top_k:
+            least_N = logits_NV.topk(min(sampling.top_k, logits_NV.shape[1])).values[:, -1:]
+            logits_NV = logits_NV.masked_fill(logits_NV < least_N, -torch.inf)
+        if sampling.temperature:
+            below_NV = torch.softmax(logits_NV / sampling.temperature, dim=-1).cumsum(dim=-1)
+            draw_N = uniform(
+                sampling.seed,
+                _TOKEN,
+                np.array([streams[row] for row in open_rows]),
+                np.array([len(rows[row]) - 1 for row in open_rows]),
+            )
+            # Rounding leaves the sum beside 1; scaling by it keeps every draw within range.
+            draw_N1 = torch.from_numpy(draw_N)[:, None] * below_NV[:, -1:]
+            next_N = torch.searchsorted(below_NV, draw_N1, right=True)[:, 0]
+        else:
+            next_N = logits_NV.argmax(dim=-1)
+        for row, token in zip(open_rows, next_N.tolist(), strict=True):
+            rows[row].append(token)
+        open_rows = [
+            row
+            for row in open_rows
+            if rows[row][-1] != end and len(rows[row]) < len(prompts[row]) + sampling.length
+        ]
+    return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]

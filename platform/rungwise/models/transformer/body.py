@@ -24,32 +24,34 @@ from rungwise.models.losses.cross_entropy import (
     token_sums,
 )
 from rungwise.models.losses.objectives import PretrainingLogits
-from rungwise.models.losses.output_layer import FactoredOutput, OutputConfig
-from rungwise.models.losses.word_trees import Text
-from rungwise.models.transformer.attention import WHOLE, Boundaries, keys_to_write
-from rungwise.models.transformer.block import Transformer, initialise
+from rungwise.models.losses.output_layer import OutputConfig, Text, WordClasses, WordTree
+from rungwise.models.transformer.block import (
+    WHOLE,
+    Boundaries,
+    Transformer,
+    initialise,
+    keys_to_write,
+    look_up_positions,
+)
 
 
 class Body(nn.Module, ABC):
     """A token embedding and the layers above it. `hidden_size` is D, that of one direction; `width`
     is E, that of a state. With `causal`, a state depends only on its token and those before it.
-    `token_embedding` replaces the table."""
+    A module may replace the `table` of tokens."""
 
     name: ClassVar[str]
     causal: bool = True
+    pools: ClassVar[bool] = False  # whether pretraining may put a layer on the first state
     widths: Sequence[int] = ()  # of the embeddings and each layer, if they differ
 
     def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int,
-        dropout: float,
-        token_embedding: nn.Module | None = None,
+        self, vocab_size: int, hidden_size: int, dropout: float, table: Any = None
     ) -> None:
         super().__init__()
         self.vocab_size = vocab_size
         self.hidden_size = self.width = hidden_size
-        self.token_embedding: Any = token_embedding or nn.Embedding(vocab_size, hidden_size)
+        self.token_embedding: Any = table or nn.Embedding(vocab_size, hidden_size)
         self.dropout = nn.Dropout(dropout)
 
     def own_output(self, width: int, bound: float) -> nn.Linear:
@@ -62,34 +64,59 @@ class Body(nn.Module, ABC):
         """Return the tensor with a row per token: a parameter, or the fixed spelling table."""
         return self.token_embedding.weight
 
-    @abstractmethod
     def encode_layers(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         """Return the embeddings and each layer's states, (B, T, E) each; see `Encoder`."""
+        return self.read_layers(ids_BT, lengths_B)
 
-    @abstractmethod
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
+        """Return the same, of a body that ignores segments."""
+        raise NotImplementedError
+
     def levels(self) -> list[list[nn.Module]]:
         """Return the modules with parameters, lowest first: the embeddings, then each layer."""
+        return [[self.token_embedding], *([layer] for layer in getattr(self, "layers", ()))]
 
 
 class TransformerBody(Body):
-    """One stack of blocks over a row of embedded tokens."""
+    """One stack of blocks over a row of embedded tokens; a family may have tables of segments and
+    positions, and a norm of their sum."""
 
     graphs: ClassVar = ("embed",)  # see parallel.py
+    segment_embedding: nn.Embedding | None
+    position_embedding: nn.Embedding | None
+    embedding_norm: nn.Module | None
     transformer: Transformer
     writes = False  # if set, attention in the second text is causal (`keys_to_write`)
 
-    @abstractmethod
+    def __init__(self, config: Any, vocab_size: int) -> None:
+        super().__init__(vocab_size, config.hidden_size, config.dropout)
+        self.segment_embedding = self.position_embedding = self.embedding_norm = None
+
     def embed(
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
     ) -> Tensor:
         """Return the input of the stack (B, T, D). Segments default to 0, positions to 0, 1, 2,
         ...; a family may ignore both."""
+        sum_BTD = self.token_embedding(ids_BT)
+        if (table := self.segment_embedding) is not None:
+            sum_BTD = sum_BTD + (table.weight[0] if segments_BT is None else table(segments_BT))
+        if (position_BTD := self.position_vectors(ids_BT.shape[1], positions_BT)) is not None:
+            sum_BTD = sum_BTD + position_BTD
+        return self.dropout(
+            sum_BTD if self.embedding_norm is None else self.embedding_norm(sum_BTD)
+        )
 
-    @abstractmethod
+    def position_vectors(self, length: int, positions_BT: Tensor | None = None) -> Tensor | None:
+        """Return the position vectors, (T, D) or (B, T, D), if they are added to tokens."""
+        table = self.position_embedding
+        return None if table is None else look_up_positions(table, length, positions_BT)
+
     def embeddings(self) -> list[nn.Module]:
         """Return the modules with parameters below the stack."""
+        tables = (self.token_embedding, self.segment_embedding, self.position_embedding)
+        return [each for each in (*tables, self.embedding_norm) if each is not None]
 
     def encode(
         self,
@@ -131,7 +158,7 @@ class OnBody(nn.Module):
         self.add_module(body.name, body)
 
     @property
-    def body(self) -> Body:
+    def body(self) -> Any:  # its family's
         return getattr(self, self._body)
 
     def word_bias(self) -> Tensor | None:
@@ -169,13 +196,16 @@ class MaskedHead(OnBody, ABC):
 
 
 class TokenOutput(OnBody):
-    """Predicts a token at every position. `factors` replaces the softmax, see output_layer.py."""
+    """Predicts a token at every position, by the token embedding or an `output` of its own, with a
+    bias if it has one. `factors` replaces the softmax, see output_layer.py."""
 
     graphs: ClassVar[tuple[str, ...]] = ("sums",)  # see parallel.py
 
     def __init__(self, body: Body) -> None:
         super().__init__(body)
-        self.factors: FactoredOutput | None = None
+        self.output: nn.Linear | None = None
+        self.bias: nn.Parameter | None = None
+        self.factors: WordClasses | WordTree | None = None
         # log-probabilities (X, V) of the next tokens by another model, to which logits are added
         self.beside: Callable[[Tensor], Tensor] | None = None
 
@@ -186,7 +216,11 @@ class TokenOutput(OnBody):
 
     def output_table(self) -> Tensor:
         """Return the output matrix (V, D): the token embedding unless it is untied."""
-        return self.body.token_embedding.weight
+        table = self.body.token_embedding if self.output is None else self.output
+        return table.weight
+
+    def word_bias(self) -> Tensor | None:
+        return self.bias
 
     def set_word_shares(self, shares_V: Tensor) -> bool:
         if self.factors is None:
@@ -218,8 +252,7 @@ class NextTokenModel(TokenOutput):
 
     def states(self, ids_BT: Tensor, where: Boundaries = WHOLE) -> Tensor:
         """Return the input (B, T, D) of the output matrix: by default the last layer's states."""
-        body: Any = self.body
-        return body.encode(ids_BT, None, None, where)
+        return self.body.encode(ids_BT, None, None, where)
 
     def forward(self, rows: CausalBatch[Tensor]) -> TokenSums:
         if self.beside is not None:
@@ -247,15 +280,11 @@ class NextWordModel(NextTokenModel):
     ) -> None:
         super().__init__(body)
         has_rows = output.kind != "tree"
-        self.output = body.own_output(width, bound) if has_rows and not tied else None
-        self.bias = nn.Parameter(torch.zeros(body.vocab_size)) if has_rows else None
+        if has_rows and not tied:
+            self.output = body.own_output(width, bound)
+        if has_rows:
+            self.bias = nn.Parameter(torch.zeros(body.vocab_size))
         self.factors = output.build(body.vocab_size, width, bound)
-
-    def output_table(self) -> Tensor:
-        return super().output_table() if self.output is None else self.output.weight
-
-    def word_bias(self) -> Tensor | None:
-        return self.bias
 
 
 def boundaries(rows: CausalBatch[Tensor] | MaskedBatch[Tensor]) -> Boundaries:

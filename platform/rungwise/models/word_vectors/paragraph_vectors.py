@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rungwise.core import randomness
+from rungwise.core.arrays import Ints, Singles
 from rungwise.core.tokens import SpecialIds, TokenisedText
-from rungwise.models.fitting import Losses, Stretch, Weights
+from rungwise.models.fitting import Losses, Rates, Stretch, Weights
 from rungwise.models.word_vectors.vector_family import mean, pad_rows, random_rows, vector_objective
-from rungwise.models.word_vectors.word2vec import Counts, Plan, WindowFamily
+from rungwise.models.word_vectors.word2vec import Plan, WindowFamily
+
+_TENSORS = ("inputs", "outputs", "counts")
 
 
 class ParagraphVectorsConfig(WindowFamily):
@@ -30,7 +33,6 @@ class ParagraphVectorsConfig(WindowFamily):
     needs a learning rate about as many times higher as rows are averaged."""
 
     objectives: ClassVar = (vector_objective("document_words", "Held-out document", "word"),)
-
     year: ClassVar[int] = 2014
     paper: ClassVar[str] = "Le & Mikolov"
     idea: ClassVar[str] = "a list of numbers for every paragraph, learnt from its words"
@@ -60,7 +62,7 @@ class ParagraphVectorsConfig(WindowFamily):
         words = f", window {self.window}" if self.learns_words else ""
         return f"{name} with {self.output_name}, vectors of {self.size}{words}"
 
-    def start(self, counts_V: Counts, documents: int, seed: int) -> Weights:
+    def start(self, counts_V: Ints, documents: int, seed: int) -> Weights:
         """Return the initial weights; the last input is for places beyond a document's ends."""
         rng = np.random.default_rng(seed)
         counts = counts_V if self.learns_words else counts_V[:0]
@@ -77,9 +79,7 @@ class ParagraphVectorsConfig(WindowFamily):
         numbers = np.arange(len(starts) - 1) + text.first_document
         return Stretch(text.ids.astype(np.int32), starts, numbers, 0, len(numbers))
 
-    def read(
-        self, weights: Weights, plan: Plan, text: Stretch, rates: tuple[float, float], seed: int
-    ) -> Losses:
+    def read(self, weights: Weights, plan: Plan, text: Stretch, rates: Rates, seed: int) -> Losses:
         """Train; on held-out text fit a document's first half, and measure the second."""
         plan = Plan(*plan)  # a task hands over copies in a list
         if not any(rates):
@@ -92,12 +92,12 @@ class ParagraphVectorsConfig(WindowFamily):
         text: Stretch,
         weights: Weights,
         plan: Plan,
-        rates: tuple[float, float],
+        rates: Rates,
         seed: int,
         is_training: bool = True,
     ) -> Losses:
         """Read documents once; unless it `is_training`, only their vectors learn."""
-        from rungwise.models.word_vectors import kernels as kernel
+        from rungwise.models import kernels as kernel
 
         joins = self.architecture == "dm"
         reads_words = joins or (self.words and is_training)
@@ -111,9 +111,7 @@ class ParagraphVectorsConfig(WindowFamily):
             *(*rates, seed),
         )
 
-    def fit(
-        self, weights: Weights, plan: Plan, texts: Sequence[NDArray[np.integer]]
-    ) -> NDArray[np.float32]:
+    def fit(self, weights: Weights, plan: Plan, texts: Sequence[NDArray[np.integer]]) -> Singles:
         """Return the vectors (len(texts), P) of new texts; zeros for one without a known token."""
         rows = np.zeros((len(texts), weights["inputs"].shape[1]), np.float32)
         for ids, row in zip(texts, rows, strict=True):
@@ -155,13 +153,13 @@ class ParagraphVectorsConfig(WindowFamily):
         documents = np.where(count, total / np.maximum(count, 1), before["documents"])
         return {**mean(replicas), "documents": documents.astype(np.float32)}
 
-    def model(self, weights: Weights, counts_V: Counts) -> "ParagraphModel":
+    def model(self, weights: Weights, counts_V: Ints) -> "ParagraphModel":
         kind = ParagraphWordModel if self.learns_words else ParagraphModel
         return kind(
             self, self._narrowed(weights["inputs"]), self._narrowed(weights["outputs"]), counts_V
         )
 
-    def document_vectors(self, weights: Weights) -> NDArray[np.float32]:
+    def document_vectors(self, weights: Weights) -> Singles:
         return self._narrowed(weights["documents"])
 
     def from_tensors(self, tensors: Weights, special: SpecialIds) -> "ParagraphModel":
@@ -174,14 +172,11 @@ class ParagraphVectorsConfig(WindowFamily):
         is_long = self.architecture == "dm" and self.joining == "concatenation"
         return 2 * self.window + 1 if is_long else 1
 
-    def _narrowed(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _narrowed(self, rows: Singles) -> Singles:
         """Remove what rows of one or more vectors are padded with."""
         parts = rows.shape[1] // len(pad_rows(np.zeros((1, self.size)))[0])
         narrow = rows.reshape(len(rows), parts, -1)[:, :, : self.size]
         return np.ascontiguousarray(narrow.reshape(len(rows), -1))  # safetensors writes memory
-
-
-_TENSORS = ("inputs", "outputs", "counts")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,16 +184,16 @@ class ParagraphModel:
     """A finished run without the vectors of its documents: what gives a new text its vector."""
 
     config: ParagraphVectorsConfig
-    inputs: NDArray[np.float32]  # (V + 1, D), the last for places beyond an end; or (1, D)
-    outputs: NDArray[np.float32]  # (R, X)
-    counts: Counts  # (V,) of tokens in the training split
+    inputs: Singles  # (V + 1, D), the last for places beyond an end; or (1, D)
+    outputs: Singles  # (R, X)
+    counts: Ints  # (V,) of tokens in the training split
 
     learns_documents: ClassVar[bool] = True  # it has learnt a vector for each that it has read
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         return {name: getattr(self, name) for name in _TENSORS}
 
-    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def sentence_vectors(self, texts: Sequence[Sequence[int]]) -> Singles:
         """Return the vectors (len(texts), D) of texts; zeros for one without a known token."""
         outputs = self.outputs.reshape(-1, self.config.size)
         weights = {
@@ -217,5 +212,5 @@ class ParagraphWordModel(ParagraphModel):
     def vocab_size(self) -> int:
         return len(self.counts)
 
-    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, ids: Sequence[int]) -> Singles:
         return self.inputs[list(ids)]

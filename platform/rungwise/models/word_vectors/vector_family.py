@@ -1,5 +1,5 @@
-"""Static word vectors, one per token: what word2vec and GloVe share. A token too rare to be trained
-has a vector of zeros.
+"""Static word vectors, one per token: what all families of vectors share. A token too rare to be
+trained has a vector of zeros.
 
 V vocabulary, D size of a vector, P the same in memory, N tokens or cells
 """
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from rungwise.core.arrays import Ints, Singles
 from rungwise.core.tokens import SpecialIds
 from rungwise.models.family import LayeredFamily
 from rungwise.models.fitting import Weights
@@ -23,6 +24,7 @@ from rungwise.models.trained.encoders import LayeredEncoder
 from rungwise.models.transformer.body import Body
 
 _MULTIPLE = 16  # floats in the widest register; rows are padded with zeros to a multiple
+_OUTPUT = "output.weight"
 
 
 def vector_objective(name: str, part: str, unit: str) -> Objective:
@@ -75,30 +77,24 @@ class WordTable(Body):
         super().__init__(vocab_size, size, dropout)
         nn.init.normal_(self.token_embedding.weight, std=size**-0.5)
 
-    def encode_layers(
-        self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
-    ) -> list[Tensor]:
+    def read_layers(self, ids_BT: Tensor, lengths_B: Tensor | None) -> list[Tensor]:
         return [self.dropout(self.token_embedding(ids_BT))]
-
-    def levels(self) -> list[list[nn.Module]]:
-        return [[self.token_embedding]]
 
 
 TABLE = f"{WordTable.name}.token_embedding.weight"
-_OUTPUT = "output.weight"
 
 
 @dataclass(frozen=True, eq=False)
 class TableModel:
     """A finished run with a vector for each token."""
 
-    table: NDArray[np.float32]  # (V, D)
+    table: Singles  # (V, D)
 
     @property
     def vocab_size(self) -> int:
         return len(self.table)
 
-    def vectors(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, ids: Sequence[int]) -> Singles:
         return self.table[list(ids)]
 
 
@@ -106,7 +102,7 @@ class TableModel:
 class WordVectorModel(TableModel):
     """The vectors of a finished run, and its output (word2vec) or context (GloVe) vectors."""
 
-    output: NDArray[np.float32]  # a row per token, or per node of the tree
+    output: Singles  # a row per token, or per node of the tree
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         return {TABLE: self.table, _OUTPUT: self.output}
@@ -122,15 +118,13 @@ def mean(replicas: Sequence[Weights]) -> Weights:
     }
 
 
-def pad_rows(rows_VD: NDArray[Any]) -> NDArray[np.float32]:
+def pad_rows(rows_VD: NDArray[Any]) -> Singles:
     """Pad rows with zeros to (V, P), so that vectorised loops have no remainder."""
     missing = -rows_VD.shape[1] % _MULTIPLE
     return np.pad(rows_VD, ((0, 0), (0, missing))).astype(np.float32)
 
 
-def random_rows(
-    rng: np.random.Generator, counts_V: NDArray[np.int64], size: int
-) -> NDArray[np.float32]:
+def random_rows(rng: np.random.Generator, counts_V: Ints, size: int) -> Singles:
     """Draw vectors (V, P), uniform in ±1/(2D); tokens with a count of 0 get zeros."""
     rows_VD = (rng.random((len(counts_V), size), np.float32) - 0.5) / size
     return pad_rows(rows_VD * (counts_V > 0)[:, None])

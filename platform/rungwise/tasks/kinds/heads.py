@@ -25,9 +25,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from rungwise.models.losses.cross_entropy import at_least_float32
-from rungwise.models.transformer.attention import real_places
 from rungwise.models.transformer.block import Pooling as Way
-from rungwise.models.transformer.block import initialise, pool
+from rungwise.models.transformer.block import initialise, pool, real_places
 from rungwise.tasks.kinds.items import Pairs, Pooling
 
 # What is pooled, side by side, and how where no row is padded; else the first token.

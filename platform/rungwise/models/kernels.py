@@ -1,13 +1,24 @@
-"""The passes of word2vec, paragraph vectors and GloVe, compiled by numba on first use and cached
-beside this file, which is apart because numba is slow to import.
+"""Loops that numba compiles on first use and caches beside this file, which is apart because numba
+is slow to import: the passes of word2vec, paragraph vectors and GloVe, and the merges of Brown
+clustering.
 
-Each call reads its text in order with its own random generator (xorshift64*, Vigna 2016), so the
-same call gives the same bits on one kind of processor. Threads that share the weights write without
+A pass reads its text in order with its own random generator (xorshift64*, Vigna 2016), so the same
+call gives the same bits on one kind of processor. Threads that share the weights write without
 locks (Niu et al. 2011, "Hogwild!", arXiv:1106.5730). Noise is drawn once per window, so its rows
 stay in the fastest cache. Rows of vectors are padded, so that vectorised loops have no remainder.
 
+Of the clusters that merge, those in view have a slot each. A word enters, then the two clusters
+whose merge loses least mutual information become one; at last pairs merge down to one cluster
+(Liang 2005, "Semi-Supervised Learning for Natural Language", section 4.2). With F(n) = n ln n and
+n[a, b] the adjacent pairs of words of two clusters, the loss of merging a and b, times the number
+of all pairs, is
+
+    sum over the other clusters c in view of F(n[a, c]) + F(n[b, c]) - F(n[a, c] + n[b, c])
+
+and of columns, plus what the counts of a and b and their sizes lose. The sums are kept up to date.
+
 V vocabulary, P size of a vector in memory, X size of what is read: P, or (n + 1)·P if concatenated,
-U documents, n words of a window, m targets, N cells
+U documents, n words of a window, m targets, N cells or distinct pairs of adjacent words, S slots
 """
 
 from typing import Any
@@ -15,6 +26,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+from rungwise.core.arrays import Bits, Bools, Floats, Ints, Singles
 
 # Sums may be reordered, as in BLAS; infinities and NaN keep their meaning.
 COMPILED: dict[str, Any] = {
@@ -26,10 +39,13 @@ _ONE = np.float32(1.0)
 _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _A, _B, _C = np.uint64(12), np.uint64(25), np.uint64(27)
 _SCRAMBLE = np.uint64(2685821657736338717)
+SUM, MEAN, CONCATENATION = 0, 1, 2
+_LARGEST = np.float32(100.0)  # gradient of a cell, before its squares are summed
+_IN_ORDER: dict[str, Any] = {"nogil": True, "cache": True}  # floats are summed as written
 
 
 @njit(**COMPILED)
-def draw_bits(state: NDArray[np.uint64]) -> Any:
+def draw_bits(state: Bits) -> Any:
     """Return 64 random bits and advance `state` (1,), which must not be 0."""
     bits = state[0]
     bits ^= bits >> _A
@@ -40,15 +56,13 @@ def draw_bits(state: NDArray[np.uint64]) -> Any:
 
 
 @njit(**COMPILED)
-def draw_integer(state: NDArray[np.uint64], size: int) -> Any:
+def draw_integer(state: Bits, size: int) -> Any:
     """Return a random integer below `size`."""
     return np.int64(((draw_bits(state) >> _HALF) * np.uint64(size)) >> _HALF)
 
 
 @njit(**COMPILED)
-def draw_noise(
-    state: NDArray[np.uint64], share: NDArray[np.uint64], other: NDArray[np.int64]
-) -> Any:
+def draw_noise(state: Bits, share: Bits, other: Ints) -> Any:
     """Draw a word from an alias table."""
     bits = draw_bits(state)
     slot = np.int64(((bits >> _HALF) * np.uint64(len(share))) >> _HALF)
@@ -56,7 +70,7 @@ def draw_noise(
 
 
 @njit(**COMPILED)
-def find_longest(starts: NDArray[np.int64], first: int, last: int) -> Any:
+def find_longest(starts: Ints, first: int, last: int) -> Any:
     """Return the length of the longest of the runs [first, last)."""
     longest = 0
     for run in range(first, last):
@@ -65,12 +79,7 @@ def find_longest(starts: NDArray[np.int64], first: int, last: int) -> Any:
 
 
 @njit(**COMPILED)
-def sample_words(
-    state: NDArray[np.uint64],
-    ids: NDArray[np.int32],
-    keep: NDArray[np.uint64],
-    words: NDArray[np.int64],
-) -> Any:
+def sample_words(state: Bits, ids: NDArray[np.int32], keep: Bits, words: Ints) -> Any:
     """Write the words that are read to `words`; return their number."""
     count = 0
     for word in ids:
@@ -81,13 +90,7 @@ def sample_words(
 
 
 @njit(**COMPILED)
-def find_targets(
-    state: NDArray[np.uint64],
-    word: int,
-    plan: Any,
-    targets: NDArray[np.int64],
-    labels: NDArray[np.float32],
-) -> Any:
+def find_targets(state: Bits, word: int, plan: Any, targets: Ints, labels: Singles) -> Any:
     """Return the rows of outputs for a word and their labels: its path, or the word and noise. As
     in word2vec.c, noise that is equal to the word is skipped."""
     if len(plan.path_starts) > 1:
@@ -103,16 +106,16 @@ def find_targets(
 
 @njit(**COMPILED)
 def take_step(
-    inputs: NDArray[np.float32],
-    outputs: NDArray[np.float32],
-    window: NDArray[np.int64],  # (n,) rows of inputs
-    targets: NDArray[np.int64],  # (m,) rows of outputs
-    labels: NDArray[np.float32],  # (m,) 1 or 0
+    inputs: Singles,
+    outputs: Singles,
+    window: Ints,  # (n,) rows of inputs
+    targets: Ints,  # (m,) rows of outputs
+    labels: Singles,  # (m,) 1 or 0
     mean: bool,  # read the window's mean, else its words one by one
     rate: float,  # 0: evaluate only
-    x: NDArray[np.float32],  # (P,) this and the next two are scratch space
-    error: NDArray[np.float32],  # (P,)
-    wrong: NDArray[np.float32],  # (m,)
+    x: Singles,  # (P,) this and the next two are scratch space
+    error: Singles,  # (P,)
+    wrong: Singles,  # (m,)
 ) -> Any:
     """For each x, take a gradient step on -ln sigmoid(±x·u) summed over the targets u; return the
     sum of these losses, which is computed only if `rate` is 0."""
@@ -173,12 +176,12 @@ def take_step(
 @njit(**COMPILED)
 def read_sentences(
     ids: NDArray[np.int32],
-    starts: NDArray[np.int64],
+    starts: Ints,
     first: int,
     last: int,
     plan: Any,  # the `Plan` of word2vec.py
-    inputs: NDArray[np.float32],
-    outputs: NDArray[np.float32],
+    inputs: Singles,
+    outputs: Singles,
     window: int,
     dynamic: bool,
     negatives: int,
@@ -222,23 +225,20 @@ def read_sentences(
     return loss, number
 
 
-SUM, MEAN, CONCATENATION = 0, 1, 2
-
-
 @njit(**COMPILED)
 def take_document_step(
-    document: NDArray[np.float32],  # (P,)
-    inputs: NDArray[np.float32],
-    outputs: NDArray[np.float32],  # (V, X)
-    words: NDArray[np.int64],  # (n,) rows of inputs
-    targets: NDArray[np.int64],  # (m,) rows of outputs
-    labels: NDArray[np.float32],  # (m,) 1 or 0
+    document: Singles,  # (P,)
+    inputs: Singles,
+    outputs: Singles,  # (V, X)
+    words: Ints,  # (n,) rows of inputs
+    targets: Ints,  # (m,) rows of outputs
+    labels: Singles,  # (m,) 1 or 0
     joining: int,  # SUM, MEAN or CONCATENATION
     is_training: bool,  # False: only the document learns
     rate: float,  # 0: evaluate only
-    x: NDArray[np.float32],  # (X,) this and the next two are scratch space
-    error: NDArray[np.float32],  # (X,)
-    wrong: NDArray[np.float32],  # (m,)
+    x: Singles,  # (X,) this and the next two are scratch space
+    error: Singles,  # (X,)
+    wrong: Singles,  # (m,)
 ) -> Any:
     """Take a gradient step on -ln sigmoid(±x·u) summed over the targets u, with x the document
     joined with the words; return the sum of these losses, computed only if `rate` is 0."""
@@ -285,14 +285,14 @@ def take_document_step(
 @njit(**COMPILED)
 def read_documents(
     ids: NDArray[np.int32],
-    starts: NDArray[np.int64],  # (U + 1,)
-    numbers: NDArray[np.int64],  # (U,) rows of documents
+    starts: Ints,  # (U + 1,)
+    numbers: Ints,  # (U,) rows of documents
     first: int,
     last: int,
     plan: Any,  # the `Plan` of word2vec.py
-    documents: NDArray[np.float32],
-    inputs: NDArray[np.float32],
-    outputs: NDArray[np.float32],
+    documents: Singles,
+    inputs: Singles,
+    outputs: Singles,
     window: int,  # 0: read the document alone
     dynamic: bool,
     negatives: int,
@@ -343,23 +343,20 @@ def read_documents(
     return loss, number
 
 
-_LARGEST = np.float32(100.0)
-
-
 @njit(**COMPILED)
 def read_cells(
-    order: NDArray[np.int64],  # (n,) which cells, one after the other
+    order: Ints,  # (n,) which cells, one after the other
     rows: NDArray[np.int32],  # (N,)
     columns: NDArray[np.int32],  # (N,)
-    amounts: NDArray[np.float32],  # (N,) weighted co-occurrences
-    words: NDArray[np.float32],  # (V, P)
-    contexts: NDArray[np.float32],  # (V, P)
-    word_bias: NDArray[np.float32],  # (V,)
-    context_bias: NDArray[np.float32],  # (V,)
-    word_squares: NDArray[np.float32],  # (V, P) sums of squared gradients
-    context_squares: NDArray[np.float32],
-    word_bias_squares: NDArray[np.float32],
-    context_bias_squares: NDArray[np.float32],
+    amounts: Singles,  # (N,) weighted co-occurrences
+    words: Singles,  # (V, P)
+    contexts: Singles,  # (V, P)
+    word_bias: Singles,  # (V,)
+    context_bias: Singles,  # (V,)
+    word_squares: Singles,  # (V, P) sums of squared gradients
+    context_squares: Singles,
+    word_bias_squares: Singles,
+    context_bias_squares: Singles,
     x_max: float,
     alpha: float,
     rate: float,  # 0: learn nothing
@@ -399,3 +396,112 @@ def read_cells(
             word_bias_squares[row] += scaled * scaled
             context_bias_squares[column] += scaled * scaled
     return loss, number
+
+
+@njit(**_IN_ORDER)
+def _f(count: int, table: Floats) -> Any:
+    """Return n ln n; `table` has it for small n."""
+    return table[count] if count < len(table) else count * np.log(count)
+
+
+@njit(**_IN_ORDER)
+def _loss(one: int, other: int, table: Floats) -> Any:
+    return _f(one, table) + _f(other, table) - _f(one + other, table)
+
+
+@njit(**_IN_ORDER)
+def _add(sign: float, slot: int, pairs: Ints, losses: Floats, table: Floats) -> None:
+    """Add what a cluster contributes to the losses of all pairs of others."""
+    for counts in pairs[:, slot]:
+        neighbours = np.flatnonzero(counts)
+        for place, a in enumerate(neighbours):
+            for b in neighbours[place + 1 :]:
+                losses[a, b] += sign * _loss(counts[a], counts[b], table)
+
+
+@njit(**_IN_ORDER)
+def _fill(slot: int, pairs: Ints, sizes: Ints, losses: Floats, logs: Floats, table: Floats) -> None:
+    """Calculate what depends on a cluster whose counts are new."""
+    sums = np.zeros(len(losses))
+    for side in range(2):
+        counts = pairs[side, slot]
+        for c in np.flatnonzero(counts):
+            facing = pairs[1 - side, c]
+            for b in range(len(sums)):
+                if facing[b] and c != slot and c != b:
+                    sums[b] += _loss(counts[c], facing[b], table)
+    for b in range(len(sums)):
+        total = 0
+        for row, column in ((slot, slot), (slot, b), (b, slot), (b, b)):
+            total += pairs[0, row, column]
+            sums[b] += _f(pairs[0, row, column], table)
+        first, last = min(slot, b), max(slot, b)
+        losses[first, last] = sums[b] - _f(total, table)
+        for side in range(2):
+            size = sizes[side, slot] + (0 if b == slot else sizes[side, b])
+            logs[side, first, last] = np.log(max(1, size))
+
+
+@njit(**_IN_ORDER)
+def _cheapest(in_view: Bools, pairs: Ints, losses: Floats, logs: Floats) -> Any:
+    """Return the two slots whose merge loses least, the first of equals."""
+    slots = np.flatnonzero(in_view)
+    out, into = pairs[0].sum(axis=1), pairs[1].sum(axis=1)
+    apart = out * np.diag(logs[0]) + into * np.diag(logs[1])
+    best, first, last = np.inf, -1, -1
+    for place, a in enumerate(slots):
+        for b in slots[place + 1 :]:
+            own = (out[a] + out[b]) * logs[0, a, b] + (into[a] + into[b]) * logs[1, a, b]
+            loss = losses[a, b] + own - apart[a] - apart[b]
+            if loss < best:
+                best, first, last = loss, a, b
+    return first, last
+
+
+@njit(**_IN_ORDER)
+def merge_words(
+    starts: Ints,  # (2, V + 1) where the neighbours of each word begin, on the right and left
+    words: Ints,  # (2, N) the neighbours
+    counts: Ints,  # (2, N) of the pairs
+    classes: int,  # at least 1 and at most V
+    table: Floats,  # n ln n of small n
+) -> Any:
+    """Cluster words, which enter in this order. Return the slot of each (V,) after the last, and
+    the merges from then on (C - 1, 2): the second slot of each becomes part of the first."""
+    size, slots = starts.shape[1] - 1, classes + 1
+    slot_of, in_view = np.full(size, -1, np.int64), np.zeros(slots, np.bool_)
+    pairs = np.zeros((2, slots, slots), np.int64)  # and its transpose
+    sizes = np.zeros((2, slots), np.int64)  # pairs of the whole text, on the right and left
+    losses, logs = np.zeros((slots, slots)), np.zeros((2, slots, slots))
+    merges = np.zeros((classes - 1, 2), np.int64)
+    slot = 0
+    for step in range(size + classes - 1):
+        if step < size:
+            slot_of[step], in_view[slot] = slot, True
+            for side in range(2):
+                for at in range(starts[side, step], starts[side, step + 1]):
+                    sizes[side, slot] += counts[side, at]
+                    other = slot_of[words[side, at]]
+                    if other >= 0 and not (side and other == slot):
+                        pairs[side, slot, other] += counts[side, at]
+                        pairs[1 - side, other, slot] += counts[side, at]
+            _add(1.0, slot, pairs, losses, table)
+            _fill(slot, pairs, sizes, losses, logs, table)
+            if step < classes:
+                slot += 1
+                continue
+        a, b = _cheapest(in_view, pairs, losses, logs)
+        _add(-1.0, a, pairs, losses, table)
+        _add(-1.0, b, pairs, losses, table)
+        sizes[:, a] += sizes[:, b]
+        pairs[:, a] += pairs[:, b]
+        pairs[:, :, a] += pairs[:, :, b]
+        sizes[:, b], pairs[:, b], pairs[:, :, b], in_view[b] = 0, 0, 0, False
+        _add(1.0, a, pairs, losses, table)
+        _fill(a, pairs, sizes, losses, logs, table)
+        if step < size:
+            slot_of[slot_of == b] = a
+            slot = b
+        else:
+            merges[step - size] = a, b
+    return slot_of, merges
