@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rungwise.commands.arguments import Commands, add_recipe, add_verb
+from rungwise.commands.parser import Commands, add_recipe, add_verb
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import UserError
 from rungwise.core.exit_codes import FAILED, OK, print_table

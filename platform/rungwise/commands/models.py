@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rungwise.commands.arguments import Commands, add_overrides, add_registry, add_verb
+from rungwise.commands.parser import Commands, add_overrides, add_registry, add_verb
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.exit_codes import plain_console
 

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from rungwise.commands.arguments import Commands, add_served_model, add_verb, positive_integer
+from rungwise.commands.parser import Commands, add_served_model, add_verb, positive_integer
 from rungwise.core.configuration.secrecy import redact
 from rungwise.core.errors import DataError, UserError
 from rungwise.core.wording import format_count

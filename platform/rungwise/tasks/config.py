@@ -10,7 +10,7 @@ from rungwise.core.errors import ConfigError
 from rungwise.core.storage.outside import Paths, digest, list_matching_files
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.table import TableFormat
+from rungwise.tasks.formats.texts import TableFormat
 from rungwise.tasks.kinds.examples import SPLITS, Kind
 
 

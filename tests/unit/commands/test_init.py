@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tokenizers import Tokenizer
 
-from rungwise.commands.tasks import flow
+from rungwise.commands.init import flow
 from rungwise.core.configuration.config import union_members, validate
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact

@@ -24,7 +24,7 @@ from rungwise.evaluation.suites.sentences import RANDOM, SentencesSuite
 from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySuite, read_pairs
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
-from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
+from rungwise.tasks.formats.texts import ColumnsConfig, TableFormat
 from rungwise.tokenizer import FILE, ByteBpeConfig, SpecialIds, train
 from tests.toy_rungs import FIRST_WORD, Table, toy_rung
 from tests.unit.models.test_word_states import Recorder

@@ -14,7 +14,7 @@ from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, longest_first
 from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
-from rungwise.tasks.kinds.tagging import marks_spans
+from rungwise.tasks.kinds.labels import marks_spans
 from rungwise.tokenizer import ByteBpeConfig, train
 from rungwise.tokenizer.training import wordpiece
 from tests.task_cases import NUMBERED, SPAN, words

@@ -30,8 +30,7 @@ from rungwise.evaluation.suites.base import (
 from rungwise.evaluation.suites.items import Items, SuiteScore
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel
 from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, count_words, text_hash
-from rungwise.tasks.formats.base import join_names
-from rungwise.tasks.formats.records import parse_json
+from rungwise.tasks.formats.base import join_names, parse_json
 
 _SHORTEST, _LONGEST = 5, 25  # words; two-sided models read a sentence once a word
 _REACH = 20  # how far apart in rank words of like frequency may be

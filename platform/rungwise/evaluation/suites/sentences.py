@@ -34,7 +34,7 @@ from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import SentenceVectors, WordVectors
 from rungwise.models.trained.encoders import StaticWords
 from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.table import TableFormat
+from rungwise.tasks.formats.texts import TableFormat
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Text
 

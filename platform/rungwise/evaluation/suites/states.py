@@ -24,7 +24,7 @@ from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import ContextWordVectors, WordVectors
 from rungwise.models.trained.encoders import EncodedWords, StaticWords
 from rungwise.tasks.formats.tagged import ConllFormat, ConlluFormat
-from rungwise.tasks.kinds.tagging import marks_spans
+from rungwise.tasks.kinds.labels import marks_spans
 from rungwise.tokenizer.mask_units import find_blanks
 
 FREQUENT = "most frequent"  # the part that predicts without any state

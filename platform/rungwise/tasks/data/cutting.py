@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.formats.base import Damage
-from rungwise.tasks.formats.records import missing_column, number_rows, parse_json, read_cells
+from rungwise.tasks.formats.base import Damage, missing_column, number_rows, parse_json, read_cells
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo
 from rungwise.tasks.kinds.items import Item

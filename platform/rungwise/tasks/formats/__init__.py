@@ -4,9 +4,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rungwise.tasks.formats.table import ChoiceFormat, SquadFormat, TableFormat
 from rungwise.tasks.formats.tagged import ConllFormat, ConlluFormat, MarksFormat, TokensFormat
-from rungwise.tasks.formats.texts import FoldersFormat, ParallelFormat, ParsesFormat
+from rungwise.tasks.formats.texts import (
+    ChoiceFormat,
+    FoldersFormat,
+    ParallelFormat,
+    ParsesFormat,
+    SquadFormat,
+    TableFormat,
+)
 
 TaggedFormat = Annotated[
     TableFormat

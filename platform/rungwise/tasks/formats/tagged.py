@@ -28,14 +28,17 @@ from rungwise.tasks.formats.base import (
     Damage,
     FormatConfig,
     Labels,
+    RecordsFormat,
+    TextColumn,
+    get_nested,
     label_name,
     quote,
     read_text,
+    require_object,
     split_lines,
     suggest,
     words,
 )
-from rungwise.tasks.formats.records import RecordsFormat, TextColumn, get_nested, require_object
 from rungwise.tasks.kinds.examples import Tagged
 from rungwise.tokenizer.mask_units import HAN
 
