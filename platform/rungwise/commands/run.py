@@ -1,5 +1,5 @@
-"""`rungwise run|gc|submit|status|up|down`: build what is missing, here or on a cluster, or on one that
-is started on this machine; show how runs are doing; clean up below a recipe's root."""
+"""`rungwise run|gc|submit|status|up|down`: build what is missing, here, on a cluster, or on one of
+processes of this machine; show how runs are doing; clean up below a recipe's root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The base of all formats of task data, and helpers for reading and for messages."""
+"""The base of all formats of task data, helpers for reading and for messages, and records: the rows
+of delimited text, and the objects of JSON, JSON Lines, Parquet and Arrow.
+
+file ──> rows or objects ──> the records inside each (`each`) ──> the fields that are asked for
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Files with an example per row or object: texts and pairs, questions with options, and SQuAD."""
+"""Files whose examples are texts: a row or object each, such as pairs and questions with options;
+SQuAD; a folder or a file per class; parallel files; and bracketed parse trees.
+
+    ( (S (NP-SBJ (NNP Mr.) (NNP Vinken) ) (VP (VBZ is) (ADJP-PRD (JJ old) )) (. .) ))
+
+    text      Mr. Vinken is old .
+    target    (S (NP XX XX) (VP XX (ADJP XX)) XX)
+
+A word of the linearised tree is XX, and labels have no functions (Vinyals et al. 2015, "Grammar as
+a foreign language", arXiv:1412.7449). Empty elements, of label -NONE-, are left out.
+"""
 
 import itertools
 import math

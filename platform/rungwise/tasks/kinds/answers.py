@@ -1,5 +1,5 @@
-"""Kinds whose answer is a place in a context, as in SQuAD, one of several options, or a text that is
-written.
+"""Kinds whose answer is a place in a context, as in SQuAD, one of several options, or a text that
+is written.
 
     start  question          between  tokens of the context in this window  end
     start  context question  between  option                                end

@@ -1,10 +1,14 @@
-"""Kinds that predict a label, labels or a number for a text or a pair of texts, and their base.
+"""Kinds that predict a label, labels or a number for a text or a pair of texts, or tags of words.
 
 A text that is too long is cut at its end, or, if it is no pair, read in windows, each an item with
 the target of its example; the logits of an example are their mean, the logarithmic opinion pool
 (Genest & Zidek 1986). Macro F1 averages over the classes that occur in the targets or the
 predictions, as scikit-learn does. Spearman's correlation is Pearson's of ranks, computed once on
 the whole set.
+
+Of words with tags each is tokenised by itself and represented by its first token (Devlin et al.
+2019, section 5.3), or by its last one if the model does not see what follows. If all tags mark
+spans, the spans are scored, as seqeval reads them.
 
 Shapes: N examples, C labels.
 """
@@ -21,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import scipy  # its parts are imported when they are used  # its parts are imported when they are used
+import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
