@@ -53,8 +53,7 @@ from rungwise.corpus.building.range_builder import RangeBuilder, read_range
 from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
 from rungwise.corpus.cleaning.characters import clean_all
 from rungwise.corpus.cleaning.sentences import segment
-from rungwise.corpus.config import CorpusConfig
-from rungwise.corpus.files import list_ranges, name_ranges
+from rungwise.corpus.config import CorpusConfig, list_ranges, name_ranges
 from rungwise.corpus.summary import CORPUS
 from rungwise.tokenizer import WordPieceConfig
 from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS, TokensConfig

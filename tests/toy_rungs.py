@@ -17,8 +17,8 @@ from rungwise.models.families import kneser_ney
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.ngram_model import NgramLanguageModel
 from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, SPECIAL_TOKENS, WordConfig
+from rungwise.tokenizer.building import from_counts
 from rungwise.tokenizer.token_stage import TokensSummary
-from rungwise.tokenizer.training import from_counts
 from tests.conftest import SPECIAL_IDS
 
 FIRST_WORD = len(SPECIAL_TOKENS)

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from rungwise.__main__ import main
-from rungwise.finetune.scoring import outputs
+from rungwise.finetune.loop import outputs
 from rungwise.serving import export
 from rungwise.tasks.data.cutting import parse_example
 from rungwise.tasks.interface import KINDS, task_kind

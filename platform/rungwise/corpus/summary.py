@@ -12,9 +12,8 @@ from rungwise.core.stages.artifact import Artifact, find_input
 from rungwise.core.stages.stage import StageType
 from rungwise.core.stages.summary import PerSplit, Summary, SummaryPart
 from rungwise.core.wording import format_count
-from rungwise.corpus.config import identity
+from rungwise.corpus.config import identity, input_digests
 from rungwise.corpus.document import Document, DocumentDamage, read_documents
-from rungwise.corpus.files import input_digests
 
 CORPORA = ("corpus", "task_text")  # the stages that make a corpus
 OF_A_TASK = "text of a task, without its labels"

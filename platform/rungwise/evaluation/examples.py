@@ -23,7 +23,7 @@ from rungwise.models.trained.generation import Sampling, generate
 from rungwise.models.trained.language_models import MaskedModel
 from rungwise.tasks.kinds.items import token_ids
 from rungwise.tokenizer import ids_after_blank, special_ids
-from rungwise.tokenizer.reference import word_starts
+from rungwise.tokenizer.encoder import word_starts
 from rungwise.training.pretrained import load_model, read_training_config
 
 MINIMUM_LETTERS = 3  # of a word in ASCII; words of other scripts can be one sign

@@ -33,7 +33,7 @@ from rungwise.pipeline.estimate import RunForecast
 from rungwise.report import findings
 from rungwise.report.stage import LADDER, REPORT, REPORT_PAGE
 from rungwise.serving.card import link_page
-from rungwise.tasks.stage import TASK
+from rungwise.tasks.config import TASK
 from rungwise.training.fit_config import PRETRAIN, PretrainStageConfig
 from rungwise.training.save_request import SCRATCH
 from rungwise.training.summary import PretrainSummary

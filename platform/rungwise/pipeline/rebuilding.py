@@ -22,7 +22,7 @@ from rungwise.evaluation.suites.measure import MEASURE
 from rungwise.instances.summary import INSTANCES, LONGER_INSTANCES
 from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.importing import INITIAL_WEIGHTS
-from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS
+from rungwise.tasks.config import TASK, TASK_TEXT, TASK_TOKENS
 from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS
 from rungwise.training.fit_config import PRETRAIN
 from rungwise.tuning.record import SWEEP

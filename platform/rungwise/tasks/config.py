@@ -1,4 +1,4 @@
-"""The task block: paragraphs of the corpus, or published files and their digests."""
+"""The task block: paragraphs of the corpus, or published files and digests; and the stages."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -7,11 +7,15 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
+from rungwise.core.lazy import LazyFunction
+from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.outside import Paths, digest, list_matching_files
 from rungwise.core.storage.source_files import SourceFile
+from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.texts import TableFormat
-from rungwise.tasks.kinds.examples import SPLITS, Kind
+from rungwise.tasks.kinds.examples import SPLITS, Kind, TaskSummary
+from rungwise.tokenizer.token_stage import TokensSummary
 
 
 class CorpusTaskConfig(Config):
@@ -166,3 +170,37 @@ def input_digests(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
 def split_files(config: FilesTaskConfig, split: str) -> list[SourceFile]:
     """Return the files that a split's paths match, sorted, each once."""
     return list_matching_files(config.paths()[split], f"data.{split}")
+
+
+TASK = StageType(
+    "task",
+    11,
+    LazyFunction("rungwise.tasks.building:build_task"),
+    TaskSummary,
+    identity=identity,
+    outside=input_digests,
+)
+
+
+class TaskTextConfig(Config):
+    """Which training text of a task to read. Labels only select examples; they are not text."""
+
+    # keep examples with these labels, as pairs that people judged alike; null: all
+    labels: tuple[str, ...] | None = Field(default=None, min_length=1)
+    # share held out to measure the loss on
+    held_out_fraction: float = Field(default=0.1, gt=0, lt=1)
+    seed: int = Field(default=0, ge=0)
+
+
+TASK_TEXT = StageType(
+    "task_text", 7, LazyFunction("rungwise.tasks.data.task_text:build_task_text"), CorpusSummary
+)
+
+
+class TaskTokensConfig(Config):
+    """Empty: the task and the tokenizer decide everything."""
+
+
+TASK_TOKENS = StageType(
+    "task_tokens", 4, LazyFunction("rungwise.tasks.data.task_text:encode_pairs"), TokensSummary
+)

@@ -2,6 +2,7 @@
 
 # ruff: noqa: F401  (names for the packages above)
 from rungwise.core.tokens import CLS_ID, MASK_ID, PAD_ID, SEP_ID, SPECIAL_TOKENS, UNK_ID, SpecialIds
+from rungwise.tokenizer.building import train
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
@@ -11,7 +12,14 @@ from rungwise.tokenizer.config import (
     WordPieceConfig,
     identity,
 )
-from rungwise.tokenizer.encoder import EncoderChoice, choose_encoder, make_encoder, open_encoder
+from rungwise.tokenizer.encoder import (
+    Encoded,
+    EncoderChoice,
+    TextEncoder,
+    choose_encoder,
+    make_encoder,
+    open_encoder,
+)
 from rungwise.tokenizer.files import (
     CLEAN_UP,
     FILE,
@@ -20,9 +28,8 @@ from rungwise.tokenizer.files import (
     load_reader,
     load_tokenizer,
     read_tokenizer,
+    refuse_panic,
     special_ids,
     token_bytes,
 )
-from rungwise.tokenizer.reference import Encoded, TextEncoder, refuse_panic
 from rungwise.tokenizer.token_stage import TOKENIZER, TokenizerSummary
-from rungwise.tokenizer.training import train

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from rungwise.core.arrays import Bools, Ints
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import UserError
-from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, TextEncoder
+from rungwise.tokenizer.encoder import Encoded, ReferenceEncoder, TextEncoder
 
 Span = tuple[int, int]  # [start, end) in characters of one text
 Segmenter = Callable[[str], Iterable[Span]]  # words that contain a han character

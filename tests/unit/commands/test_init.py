@@ -23,9 +23,14 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.cleaning.characters import guess_language
-from rungwise.corpus.config import CorpusConfig, DocumentRules, FileSource
+from rungwise.corpus.config import (
+    CorpusConfig,
+    DocumentRules,
+    FileSource,
+    list_ranges,
+    list_source_files,
+)
 from rungwise.corpus.description import FileGroup, describe_files
-from rungwise.corpus.files import list_ranges, list_source_files
 from rungwise.corpus.summary import format_amount
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.ladder import grow_past_gaps, ladder_stages

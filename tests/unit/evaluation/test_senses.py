@@ -23,7 +23,7 @@ from rungwise.evaluation.suites.senses import (
     make_pseudo_words,
 )
 from rungwise.evaluation.suites.states import ProbeSuite
-from rungwise.tokenizer.training import wordpiece
+from rungwise.tokenizer.files import wordpiece
 from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import Table, encoder_rung
 

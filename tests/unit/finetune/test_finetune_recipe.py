@@ -11,8 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import Scores, finetune, loop
-from rungwise.finetune.loop import add_gradients, build
-from rungwise.finetune.scoring import class_weights, collate
+from rungwise.finetune.loop import add_gradients, build, class_weights, collate
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind
 from rungwise.tuning.config import check_values

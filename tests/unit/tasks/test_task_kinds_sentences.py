@@ -16,7 +16,7 @@ from rungwise.tasks.kinds.items import Frame, Item, longest_first
 from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
 from rungwise.tasks.kinds.labels import marks_spans
 from rungwise.tokenizer import ByteBpeConfig, train
-from rungwise.tokenizer.training import wordpiece
+from rungwise.tokenizer.files import wordpiece
 from tests.task_cases import NUMBERED, SPAN, words
 
 FRAME = Frame(start=101, between=102, end=103, sequence_length=8)

@@ -36,11 +36,12 @@ from rungwise.tokenizer.encoder import (
     GigaEncoder,
     MemoEncoder,
     NanoEncoder,
+    ReferenceEncoder,
+    TextEncoder,
     find_rule,
     hard_texts,
     matching_package,
 )
-from rungwise.tokenizer.reference import ReferenceEncoder, TextEncoder
 from tests import toy_tokenizers
 
 SENTENCES = (

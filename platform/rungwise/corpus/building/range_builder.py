@@ -5,8 +5,7 @@ compared with other ranges.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -24,24 +23,17 @@ from rungwise.corpus.config import (
     DocumentRules,
     FileSource,
     PydocsSource,
+    Range,
     source_key,
     source_names,
 )
 from rungwise.corpus.document import SCHEMA, RawDocument, batch_by_size, text_length
-from rungwise.corpus.files import Range
-from rungwise.corpus.readers import pydocs, records, streams, text
+from rungwise.corpus.readers import pydocs, streams
+from rungwise.corpus.readers.documents import READERS
 from rungwise.corpus.readers.file_reader import FileReader
 from rungwise.corpus.summary import RangeReport
 
 _EMPTY = "empty file"
-_READERS: dict[str, Callable[[FileReader, Any], Iterator[RawDocument]]] = {
-    "text": text.text_documents,
-    "wikitext": lambda reader, _: text.wikitext_documents(reader),
-    "jsonl": records.json_documents,
-    "parquet": records.parquet_documents,
-    "arrow": records.arrow_documents,
-    "warc": text.warc_documents,
-}
 
 
 def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
@@ -78,7 +70,7 @@ def _documents(reader: FileReader, source: FileSource) -> Iterator[RawDocument]:
         return
     is_intact = False
     try:
-        for document in _READERS[source.kind](reader, source):
+        for document in READERS[source.kind](reader, source):
             is_intact = True
             yield document
     except streams.UnsoundError as error:

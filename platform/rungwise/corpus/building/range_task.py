@@ -37,9 +37,8 @@ from rungwise.corpus.cleaning.overlap import (
     read_passages,
     tabulate_passages,
 )
-from rungwise.corpus.config import CorpusConfig, DocumentRules, source_names
+from rungwise.corpus.config import KEY_CHARACTERS, CorpusConfig, DocumentRules, Range, source_names
 from rungwise.corpus.document import SCHEMA, RawDocument
-from rungwise.corpus.files import KEY_CHARACTERS, Range
 from rungwise.corpus.summary import SPLITS, CorpusFile, RangeReport
 
 TRAIN, VALIDATION = SPLITS

@@ -37,9 +37,17 @@ from rungwise.corpus.building.held_out import choose_split, fraction_threshold
 from rungwise.corpus.building.range_task import NO_POSITIONS, STAGING, PositionFiles, RangeTask
 from rungwise.corpus.cleaning import duplicates, overlap
 from rungwise.corpus.cleaning.duplicates import DocumentDecision
-from rungwise.corpus.config import CorpusConfig, DocumentRules, TextSource, source_key, source_names
+from rungwise.corpus.config import (
+    CorpusConfig,
+    DocumentRules,
+    Range,
+    TextSource,
+    list_ranges,
+    name_ranges,
+    source_key,
+    source_names,
+)
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.files import Range, list_ranges, name_ranges
 from rungwise.corpus.readers.streams import estimate_unpacked_bytes
 from rungwise.corpus.summary import CORPUS, CorpusSummary, RangeReport, summarise_reports
 

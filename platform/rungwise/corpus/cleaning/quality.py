@@ -1,14 +1,12 @@
 """Rules that tell prose from tables, lists, blobs and boilerplate in any language, after Rae et al.
-2021 (arXiv:2112.11446, appendix A1.1) without blanks or word lists; and how many words change if
-accents are dropped, as BERT's lower-casing does."""
+2021 (arXiv:2112.11446, appendix A1.1) without blanks or word lists."""
 
 import functools
 import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -80,40 +78,3 @@ def _classes() -> np.ndarray:
     classes = np.frombuffer(by_code, np.uint8).copy()
     classes[0xFFFD] = _LOST
     return classes
-
-
-_FEW = 0.01  # in English about 0.002, in Dutch 0.01, in Spanish 0.1
-
-
-class Marked(NamedTuple):
-    """Words in all, those that change, and the commonest of these."""
-
-    words: int
-    marked: int
-    example: str
-
-    @property
-    def share(self) -> float:
-        return self.marked / max(1, self.words)
-
-    @property
-    def matters(self) -> bool:
-        """Whether so many words change that accents belong to the spelling of the language."""
-        return self.share >= _FEW
-
-
-def count_marked(counts: Mapping[str, int]) -> Marked:
-    """Count the words that change without accents, from the number of times each word occurs."""
-    marked = {
-        word: count
-        for word, count in counts.items()
-        if not word.isascii() and strip_accents(word) != word
-    }
-    example = max(marked, key=lambda word: (marked[word], word), default="")
-    return Marked(sum(counts.values()), sum(marked.values()), example)
-
-
-def strip_accents(text: str) -> str:
-    """Return the text decomposed and without nonspacing marks, as BERT's tokenizer does."""
-    decomposed = unicodedata.normalize("NFD", text)
-    return "".join(each for each in decomposed if unicodedata.category(each) != "Mn")

@@ -104,6 +104,13 @@ def detect_encoding(content: bytes) -> str | None:
     return "utf-8"
 
 
+def decode(head: bytes) -> tuple[str, str]:
+    """Return the text of a sample, without a byte order mark, and its encoding."""
+    encoding = detect_encoding(head) or "latin-1"
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
+    return text.removeprefix("\ufeff"), encoding
+
+
 def archive_kind(head: bytes) -> str:
     """Return what a file that is no text is, and what to do, or ""."""
     if head[257:].startswith(b"ustar"):

@@ -18,9 +18,9 @@ from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import CorpusSummary
+from rungwise.tasks.config import TaskTextConfig, TaskTokensConfig
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
-from rungwise.tasks.stage import TaskTextConfig, TaskTokensConfig
 from rungwise.tokenizer import (
     CLEAN_UP,
     TextEncoder,
