@@ -51,8 +51,7 @@ from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_builder import RangeBuilder, read_range
 from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
-from rungwise.corpus.cleaning.characters import clean_all
-from rungwise.corpus.cleaning.sentences import segment
+from rungwise.corpus.cleaning.text import clean_all, segment
 from rungwise.corpus.config import CorpusConfig, list_ranges, name_ranges
 from rungwise.corpus.summary import CORPUS
 from rungwise.tokenizer import WordPieceConfig

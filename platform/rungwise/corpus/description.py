@@ -29,7 +29,7 @@ from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.wording import format_count
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
-from rungwise.corpus.cleaning.characters import describe_lost_characters, guess_language
+from rungwise.corpus.cleaning.text import describe_lost_characters, guess_language
 from rungwise.corpus.config import CorpusConfig, DocumentRules, Range
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import streams

@@ -58,7 +58,7 @@ def train_tokenizer(
     if isinstance(config, TokenizerFileConfig):
         tokenizer, characters = remove_clean_up(read_tokenizer(config)), 0
     else:
-        sample = _sample(corpus, "train", config.sample_megabytes * 1e6)
+        sample = _Sample(corpus, "train", config.sample_megabytes * 1e6)
         tokenizer = train(_choose_accents(config, sample, context), sample)
         characters = sample.characters
         if isinstance(config, WordPieceConfig | ByteBpeConfig):
@@ -134,7 +134,7 @@ def _rate(measured: dict[str, Any]) -> str:
 def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     encoder = make_encoder(tokenizer)
     unknown_id = special_ids(tokenizer).unk
-    held_out = _sample(corpus, "validation", _EVALUATED_CHARACTERS)
+    held_out = _Sample(corpus, "validation", _EVALUATED_CHARACTERS)
     tokens = unknown = words = 0
     iterator = iter(held_out)
     while batch := list(islice(iterator, _BATCH_SENTENCES)):
@@ -151,11 +151,14 @@ def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
 
 
 class _Sample:
-    """Sentences from the start of each file up to its quota; counts their characters."""
+    """Up to so many characters of the sentences of a split, of all files alike, since documents are
+    sorted by source: of each those at the start. Counts them."""
 
-    def __init__(self, folder: Folder, quotas: Mapping[str, int]) -> None:
-        self._folder = folder
-        self._quotas = quotas
+    def __init__(self, corpus: Artifact, split: str, limit: float) -> None:
+        rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
+        share = min(1.0, int(limit) / max(1, sum(row.characters for row in rows)))
+        self._folder = corpus.folder
+        self._quotas = {row.file: math.ceil(share * row.characters) for row in rows}
         self.characters = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -168,13 +171,6 @@ class _Sample:
                     break
                 self.characters += len(sentence)
                 yield sentence
-
-
-def _sample(corpus: Artifact, split: str, limit: float) -> _Sample:
-    """Sample up to `limit` characters, of all files alike: documents are sorted by source."""
-    rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
-    share = min(1.0, int(limit) / max(1, sum(row.characters for row in rows)))
-    return _Sample(corpus.folder, {row.file: math.ceil(share * row.characters) for row in rows})
 
 
 _SENTENCES_AT_ONCE = 20_000

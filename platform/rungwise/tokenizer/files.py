@@ -1,5 +1,5 @@
 """Read tokenizers from files, an artifact's or other people's; the roles of their special tokens;
-and the clean-up that corpus/cleaning/characters.py does, for text from outside the corpus.
+and the clean-up that corpus/cleaning/text.py does, for text from outside the corpus.
 
 Patterns that take the library for ever are refused by a bounded trial: repeated more often each
 time, what a pattern may match, and then what it may not. A trial cannot prove that there is none.
@@ -22,7 +22,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import KNOWN_NAMES, ROLE_NAMES, UNK, SpecialIds
-from rungwise.corpus.cleaning.characters import (
+from rungwise.corpus.cleaning.text import (
     CONTROLS,
     HTML_BREAK,
     INVISIBLE,

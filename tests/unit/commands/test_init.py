@@ -22,7 +22,7 @@ from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
-from rungwise.corpus.cleaning.characters import guess_language
+from rungwise.corpus.cleaning.text import guess_language
 from rungwise.corpus.config import (
     CorpusConfig,
     DocumentRules,

@@ -17,7 +17,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.sentences import segment
+from rungwise.corpus.cleaning.text import segment
 from rungwise.instances import shards
 from rungwise.instances.building import build_instances
 from rungwise.instances.kind import Built, ContractShare, Facts, check_shares

@@ -15,7 +15,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.sentences import segment
+from rungwise.corpus.cleaning.text import segment
 from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.summary import read_split
 from rungwise.evaluation.suites.minimal_pairs import (

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.characters import clean
+from rungwise.corpus.cleaning.text import clean
 from rungwise.evaluation.suites.base import Rung
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Kind, Tagged, TaskInfo, Text

@@ -15,9 +15,7 @@ from rungwise.core.randomness import mix
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.corpus.building.held_out import can_be_cut
 from rungwise.corpus.cleaning import duplicates
-from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, clean, clean_all
-from rungwise.corpus.cleaning.quality import find_fault
-from rungwise.corpus.cleaning.sentences import segment
+from rungwise.corpus.cleaning.text import DOCUMENT, PARAGRAPH, clean, clean_all, find_fault, segment
 from rungwise.corpus.config import (
     CorpusConfig,
     DocumentRules,
@@ -120,7 +118,11 @@ class RangeBuilder:
         table: list[_CleanDocument] = []
         table_bytes = 0
         sample = self._draw(documents)
-        for batch in batch_by_size(sample, _count_characters, _CHARACTERS_AT_ONCE):
+
+        def count_characters(document: RawDocument) -> int:
+            return sum(map(len, document.paragraphs))
+
+        for batch in batch_by_size(sample, count_characters, _CHARACTERS_AT_ONCE):
             for document in self._clean(batch):
                 if reason := document.raw.reason or self._fault(document):
                     self.report.drop(reason, document.id, document.sentences)
@@ -162,7 +164,7 @@ class RangeBuilder:
         for raw, clean_text in zip(batch, cleaned.text.split(DOCUMENT), strict=True):
             plain_lines = filter(None, clean_text.split("\n"))
             lines = plain_lines if raw.segmented else segment(clean_text)
-            yield _CleanDocument(raw, *_split_paragraphs(lines))
+            yield _CleanDocument(raw, lines)
 
     def _fault(self, document: "_CleanDocument") -> str:
         if not document.sentences:
@@ -215,38 +217,27 @@ class _CleanDocument:
 
     __slots__ = ("encoded", "id", "raw", "sentences", "starts", "text")
 
-    def __init__(self, raw: RawDocument, sentences: list[str], starts: list[int]) -> None:
+    def __init__(self, raw: RawDocument, lines: Iterable[str]) -> None:
         self.raw = raw
         self.id = clean(raw.id).text
-        self.sentences = sentences
-        self.starts = starts
+        self.sentences: list[str] = []
+        self.starts: list[int] = []
+        opens = True
+        for line in lines:
+            if line == PARAGRAPH:
+                opens = True
+                continue
+            if opens:
+                self.starts.append(len(self.sentences))
+                opens = False
+            self.sentences.append(line)
         # The text of document.text_digest; as long as with blanks instead.
-        self.text = "\n".join(sentences)
+        self.text = "\n".join(self.sentences)
         self.encoded = self.text.encode()
 
 
 def _hash_name(source: str, id_: str) -> bytes:
     return hashlib.blake2b(f"{source}\0{id_}".encode(), digest_size=16).digest()
-
-
-def _count_characters(document: RawDocument) -> int:
-    return sum(map(len, document.paragraphs))
-
-
-def _split_paragraphs(lines: Iterable[str]) -> tuple[list[str], list[int]]:
-    """Return a document's sentences and the index of each paragraph's first."""
-    sentences: list[str] = []
-    starts: list[int] = []
-    opens = True
-    for line in lines:
-        if line == PARAGRAPH:
-            opens = True
-            continue
-        if opens:
-            starts.append(len(sentences))
-            opens = False
-        sentences.append(line)
-    return sentences, starts
 
 
 def split_keys(digests: pa.Array, seed: int) -> np.ndarray:

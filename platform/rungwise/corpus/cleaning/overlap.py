@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.core.randomness import mix
-from rungwise.corpus.cleaning.characters import DOCUMENT, clean
-from rungwise.corpus.cleaning.quality import is_word, is_word_alone
+from rungwise.corpus.cleaning.text import DOCUMENT, clean, is_word, is_word_alone
 from rungwise.corpus.document import Document, batch_by_size, text_length
 
 STANDS_IN_TRAINING = "stands in training"

@@ -19,7 +19,7 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.object_store import is_remote
 from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
-from rungwise.corpus.cleaning.characters import describe_lost_characters
+from rungwise.corpus.cleaning.text import describe_lost_characters
 from rungwise.corpus.readers.streams import archive_kind, decode
 from rungwise.tasks.formats import TaggedFormat
 from rungwise.tasks.formats.base import (
