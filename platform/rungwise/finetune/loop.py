@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rungwise.core.errors import UserError
@@ -238,21 +238,6 @@ class Best:
     loss: float
     weights: Mapping[str, Tensor]
 
-    @classmethod
-    def better(
-        cls, best: Self | None, epoch: int, score: float, loss: float, model: nn.Module
-    ) -> Self:
-        """Return the better of `best` and `model`: higher score, then lower loss, then earlier."""
-        if best is not None and (best.score, -best.loss) >= (score, -loss):
-            return best
-        return cls(epoch, score, loss, {n: t.clone() for n, t in model.state_dict().items()})
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The numbers as metrics of an epoch."""
-        numbers = {"epoch": self.epoch, "score": self.score, "loss": self.loss}
-        return {f"kept/{name}": number for name, number in numbers.items()}
-
 
 def save_state(
     model: TaskModel, optimizer: torch.optim.Optimizer, epoch: int, best: Best | None = None
@@ -369,8 +354,10 @@ def finetune(
         metrics = {"loss": scores.loss, **scores.metrics}
         if config.best_epoch:
             score = scores.metrics[data.info.metric]
-            best = Best.better(best, epoch + 1, score, scores.loss, model)
-            metrics |= best.metrics
+            if best is None or (score, -scores.loss) > (best.score, -best.loss):
+                copy = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+                best = Best(epoch + 1, score, scores.loss, copy)
+            metrics |= {f"kept/{name}": getattr(best, name) for name in ("epoch", "score", "loss")}
         if on_epoch is not None:
             state = functools.partial(save_state, model, optimizer, epoch + 1, best)
             on_epoch(epoch + 1, metrics, state)

@@ -12,10 +12,15 @@ from rungwise.core.stages.stage import StageType
 from rungwise.core.storage.outside import Paths, digest, list_matching_files
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.summary import CorpusSummary
-from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.texts import TableFormat
+from rungwise.tasks.formats import texts
+from rungwise.tasks.formats.tagged import ConllFormat, ConlluFormat, MarksFormat, TokensFormat
 from rungwise.tasks.kinds.examples import SPLITS, Kind, TaskSummary
 from rungwise.tokenizer.token_stage import TokensSummary
+
+_OfTexts = texts.TableFormat | texts.FoldersFormat | texts.ParallelFormat | texts.ParsesFormat
+_OfWords = ConllFormat | ConlluFormat | TokensFormat | MarksFormat
+_OfQuestions = texts.SquadFormat | texts.ChoiceFormat
+TaggedFormat = Annotated[_OfTexts | _OfWords | _OfQuestions, Field(discriminator="kind")]
 
 
 class CorpusTaskConfig(Config):
@@ -127,7 +132,7 @@ class FilesTaskConfig(Config):
                     f"{split} and format.split.{split} go together: the file, and the values of "
                     f"the column {parts.column!r} in it; set both or neither"
                 )
-        if isinstance(self.format, TableFormat) and not self.format.columns.targets:
+        if isinstance(self.format, texts.TableFormat) and not self.format.columns.targets:
             raise ValueError("format.columns: a task needs a column for the label or for the score")
         return self
 
@@ -175,7 +180,7 @@ def split_files(config: FilesTaskConfig, split: str) -> list[SourceFile]:
 TASK = StageType(
     "task",
     11,
-    LazyFunction("rungwise.tasks.building:build_task"),
+    LazyFunction("rungwise.tasks.data.files:build_task"),
     TaskSummary,
     identity=identity,
     outside=input_digests,

@@ -25,8 +25,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.corpus.summary import CORPUS
 from rungwise.pipeline.recipe import Recipe
-from rungwise.tasks.building import build_task
 from rungwise.tasks.config import TASK
+from rungwise.tasks.data.files import build_task
 from rungwise.tasks.kinds.examples import TaskSummary, read_examples
 
 TEXTS = yaml.safe_load(Path(__file__).with_name("secret_texts.yaml").read_text())

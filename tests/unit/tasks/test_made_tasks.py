@@ -25,9 +25,9 @@ from rungwise.evaluation.suites.minimal_pairs import (
 )
 from rungwise.models import ngram_model
 from rungwise.models.families import kneser_ney
-from rungwise.tasks.building import build_task
 from rungwise.tasks.config import CapitalsConfig, NextParagraphConfig, ParagraphTaskConfig
 from rungwise.tasks.data import made
+from rungwise.tasks.data.files import build_task
 from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, Paragraph, count_words, hide_name
 from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read_examples
 from rungwise.tokenizer import CLS_ID

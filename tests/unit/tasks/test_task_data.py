@@ -16,9 +16,9 @@ import yaml
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.tasks.building import build_task
 from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.data import files
+from rungwise.tasks.data.files import build_task
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import read_examples
 from rungwise.tasks.kinds.labels import marks_spans

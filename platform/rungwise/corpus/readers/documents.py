@@ -416,6 +416,37 @@ class RecordFields:
             encoding=encoding,
         )
 
+    def documents(
+        self, batches: Iterable[pa.RecordBatch], rows: range, stored: int
+    ) -> Iterator[RawDocument]:
+        """Yield documents of `rows`, which take `stored` bytes; damage where reading fails."""
+        reader, row, row_bytes = self._reader, rows.start, max(1, stored // len(rows))
+        try:
+            for record in (record for batch in batches for record in _records(batch)):
+                if isinstance(record, Exception):
+                    # Such as a date that Python does not have.
+                    reason, detail = "unsound value", f"a value that cannot be read: {record}"
+                    if isinstance(record, UnicodeDecodeError):
+                        reason, detail = streams.NOT_DECODED, f"not UTF-8: {record.reason}"
+                    yield reader.skip(row, row_bytes, reason, detail, unit="row")
+                else:
+                    yield self.document(record, row, row_bytes)
+                row += 1
+        except (pa.ArrowException, OSError) as error:
+            yield _skip_rest(reader, row, row_bytes * (rows.stop - row), error)
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Exception]:
+    """Yield the rows of a batch; an error in place of a row that Python cannot hold."""
+    try:
+        yield from batch.to_pylist()
+    except (ValueError, OverflowError):
+        for row in range(batch.num_rows):
+            try:
+                yield batch.slice(row, 1).to_pylist()[0]
+            except (ValueError, OverflowError) as error:
+                yield error
+
 
 def _read_name(record: Mapping[str, Any], field: str | None, default: str) -> str:
     value = None if field is None else record[field]
@@ -484,7 +515,7 @@ def parquet_documents(reader: FileReader, source: ParquetSource) -> Iterator[Raw
                 row_groups=[number],
                 columns=fields.names,
             )
-            yield from _row_documents(reader, fields, batches, rows, stored)
+            yield from fields.documents(batches, rows, stored)
 
 
 def _group_begin(group: Any) -> int:
@@ -493,43 +524,6 @@ def _group_begin(group: Any) -> int:
         min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
         for column in columns
     )
-
-
-def _row_documents(
-    reader: FileReader,
-    fields: RecordFields,
-    batches: Iterable[pa.RecordBatch],
-    rows: range,
-    stored: int,
-) -> Iterator[RawDocument]:
-    """Yield documents of `rows`, which take `stored` bytes; damage where reading fails."""
-    row, row_bytes = rows.start, max(1, stored // len(rows))
-    try:
-        for batch in batches:
-            for record in _records(batch):
-                if isinstance(record, Exception):
-                    # Such as a date that Python does not have.
-                    reason, detail = "unsound value", f"a value that cannot be read: {record}"
-                    if isinstance(record, UnicodeDecodeError):
-                        reason, detail = streams.NOT_DECODED, f"not UTF-8: {record.reason}"
-                    yield reader.skip(row, row_bytes, reason, detail, unit="row")
-                else:
-                    yield fields.document(record, row, row_bytes)
-                row += 1
-    except (pa.ArrowException, OSError) as error:
-        yield _skip_rest(reader, row, row_bytes * (rows.stop - row), error)
-
-
-def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Exception]:
-    """Yield the rows of a batch; an error in place of a row that Python cannot hold."""
-    try:
-        yield from batch.to_pylist()
-    except (ValueError, OverflowError):
-        for row in range(batch.num_rows):
-            try:
-                yield batch.slice(row, 1).to_pylist()[0]
-            except (ValueError, OverflowError) as error:
-                yield error
 
 
 def arrow_documents(reader: FileReader, source: ArrowSource) -> Iterator[RawDocument]:
@@ -552,7 +546,7 @@ def arrow_documents(reader: FileReader, source: ArrowSource) -> Iterator[RawDocu
                     if rows and reader.contains(at):
                         stored = stream.tell() - at
                         valid = _validate(batch.select(fields.names))
-                        yield from _row_documents(reader, fields, valid, rows, stored)
+                        yield from fields.documents(valid, rows, stored)
         except (pa.ArrowException, OSError) as error:
             yield _skip_rest(reader, row, _size(reader), error)
 

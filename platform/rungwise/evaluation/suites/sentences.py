@@ -33,7 +33,7 @@ from rungwise.evaluation.suites.word_vectors import cosines
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import SentenceVectors, WordVectors
 from rungwise.models.trained.encoders import StaticWords
-from rungwise.tasks.formats import TaggedFormat
+from rungwise.tasks.config import TaggedFormat
 from rungwise.tasks.formats.texts import TableFormat
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Text

@@ -20,8 +20,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import MadeTaskConfig, ParagraphTaskConfig
-from rungwise.tasks.data.files import LoadedTask
-from rungwise.tasks.kinds.examples import SPLITS, Example, Kind, Tagged, TaskInfo, Text
+from rungwise.tasks.kinds.examples import SPLITS, Example, Kind, LoadedTask, Tagged, TaskInfo, Text
 from rungwise.tokenizer.mask_units import HAN
 from rungwise.tokenizer.token_text import document_hash
 

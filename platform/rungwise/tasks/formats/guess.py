@@ -21,7 +21,7 @@ from rungwise.core.storage.outside import list_matching_files
 from rungwise.core.storage.source_files import SourceFile, name_split, split_of_path
 from rungwise.corpus.cleaning.text import describe_lost_characters
 from rungwise.corpus.readers.streams import archive_kind, decode
-from rungwise.tasks.formats import TaggedFormat
+from rungwise.tasks.config import TaggedFormat
 from rungwise.tasks.formats.base import (
     DROPPED,
     is_columnar,
