@@ -20,6 +20,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import SPECIAL_TOKENS, UNK, UNK_ID
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary, count_units
+from rungwise.tokenizer import files
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
@@ -29,16 +30,6 @@ from rungwise.tokenizer.config import (
     WordPieceConfig,
 )
 from rungwise.tokenizer.encoder import make_encoder
-from rungwise.tokenizer.files import (
-    EVERY_CHARACTER,
-    FILE,
-    SPECIAL_IS_TEXT,
-    load_tokenizer,
-    read_tokenizer,
-    remove_clean_up,
-    special_ids,
-    wordpiece,
-)
 from rungwise.tokenizer.token_stage import TokenizerSummary
 
 _EVALUATED_CHARACTERS = 1_000_000  # of held-out text, to measure on
@@ -56,22 +47,22 @@ def train_tokenizer(
     DataError if the text cannot fill the vocabulary, or the file is not a vocabulary."""
     corpus = inputs["corpus"]
     if isinstance(config, TokenizerFileConfig):
-        tokenizer, characters = remove_clean_up(read_tokenizer(config)), 0
+        tokenizer, characters = files.remove_clean_up(files.read_tokenizer(config)), 0
     else:
         sample = _Sample(corpus, "train", config.sample_megabytes * 1e6)
         tokenizer = train(_choose_accents(config, sample, context), sample)
         characters = sample.characters
         if isinstance(config, WordPieceConfig | ByteBpeConfig):
             _check_size(config, tokenizer, characters)
-    with output.staged(FILE) as path:
+    with output.staged(files.FILE) as path:
         tokenizer.save(str(path))
-    tokenizer = load_tokenizer(output)
+    tokenizer = files.load_tokenizer(output)
     size = tokenizer.get_vocab_size()
     measured = _measure(tokenizer, corpus)
     return TokenizerSummary(
         kind=config.kind,
         vocab_size=size,
-        special=special_ids(tokenizer),
+        special=files.special_ids(tokenizer),
         sample_characters=characters,
         **measured,
         headline=f"{config.kind} V={size:,}  {_rate(measured)}  "
@@ -133,7 +124,7 @@ def _rate(measured: dict[str, Any]) -> str:
 
 def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     encoder = make_encoder(tokenizer)
-    unknown_id = special_ids(tokenizer).unk
+    unknown_id = files.special_ids(tokenizer).unk
     held_out = _Sample(corpus, "validation", _EVALUATED_CHARACTERS)
     tokens = unknown = words = 0
     iterator = iter(held_out)
@@ -176,7 +167,7 @@ class _Sample:
 _SENTENCES_AT_ONCE = 20_000
 # Models of whole words or pieces would turn `[MASK]` in a text into the special token, so its
 # bracket is made a word of its own.
-_BRACKET_ALONE = pre_tokenizers.Split(Regex(SPECIAL_IS_TEXT), "isolated")
+_BRACKET_ALONE = pre_tokenizers.Split(Regex(files.SPECIAL_IS_TEXT), "isolated")
 
 
 def train(config: TrainedConfig, sentences: Iterable[str]) -> Tokenizer:
@@ -214,7 +205,7 @@ def _train_wordpiece(config: WordPieceConfig, sentences: Iterable[str]) -> Token
     # breaks ties between merges by these numbers. So a first pass finds the characters without
     # merging, and the second gets them sorted, as if they were special tokens.
     def vocabulary(first: list[str], size: int) -> dict[str, int]:
-        tokenizer = wordpiece({}, config.lowercase, config.strip_accents)
+        tokenizer = files.wordpiece({}, config.lowercase, config.strip_accents)
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
             min_frequency=config.min_frequency,
@@ -226,7 +217,7 @@ def _train_wordpiece(config: WordPieceConfig, sentences: Iterable[str]) -> Token
 
     characters = vocabulary(list(SPECIAL_TOKENS), size=0).keys() - set(SPECIAL_TOKENS)
     pieces = vocabulary([*SPECIAL_TOKENS, *sorted(characters)], config.vocab_size)
-    tokenizer = wordpiece(pieces, config.lowercase, config.strip_accents)
+    tokenizer = files.wordpiece(pieces, config.lowercase, config.strip_accents)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
 
@@ -266,7 +257,7 @@ def _count_words(config: CountedConfig, vocabulary: dict[str, int]) -> Tokenizer
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
     tokenizer.normalizer = _normalizer(config)
     if isinstance(config, CharacterConfig):
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(EVERY_CHARACTER), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(files.EVERY_CHARACTER), "isolated")
         tokenizer.decoder = decoders.Fuse()
     elif config.split_punctuation:
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

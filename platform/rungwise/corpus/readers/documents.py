@@ -22,14 +22,7 @@ import pyarrow.parquet as pq
 from rungwise.core.errors import UserError
 from rungwise.core.storage.object_store import file_on_disk, is_mappable
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus.config import (
-    ArrowSource,
-    JsonLinesSource,
-    LineLayout,
-    ParquetSource,
-    TextSource,
-    WarcSource,
-)
+from rungwise.corpus import config
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.file_reader import BREAK_BYTES, FileReader, plain_breaks
@@ -92,7 +85,7 @@ _BLANK = re.compile(
 ).fullmatch
 
 
-def split_paragraphs(text: str, layout: LineLayout) -> list[str]:
+def split_paragraphs(text: str, layout: config.LineLayout) -> list[str]:
     match layout:
         case "wrapped":
             blocks = (" ".join(block.splitlines()) for block in _PARAGRAPH_BREAK.split(text))
@@ -103,7 +96,7 @@ def split_paragraphs(text: str, layout: LineLayout) -> list[str]:
             return list(filter(str.strip, _PARAGRAPH_BREAK.split(text)))
 
 
-def text_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
+def text_documents(reader: FileReader, source: config.TextSource) -> Iterator[RawDocument]:
     """Yield the documents of plain text: the file, its chunks, lines, or blank-line blocks."""
     if reader.is_pointer:
         detail = "it stands for data elsewhere; fetch them, for example by git lfs pull"
@@ -181,7 +174,7 @@ def _read_whole(reader: FileReader) -> bytes | None:
     return b"".join(pieces)
 
 
-def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
+def _chunk_documents(reader: FileReader, source: config.TextSource) -> Iterator[RawDocument]:
     """Yield a document per `chunk_kilobytes` of the file, the same wherever it is split. A chunk
     begins with the first line in it; in wrapped text, the first after a blank line. What has no
     such place is cut when it is twice as large: at a line, else at a blank, else at a character.
@@ -229,7 +222,7 @@ def _chunk_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
         yield from document.finish()
 
 
-def _block_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocument]:
+def _block_documents(reader: FileReader, source: config.TextSource) -> Iterator[RawDocument]:
     """Yield the blocks that follow blank lines of a range, even past `end`, or open the file."""
     document: _OpenDocument | None = None
     follows_blank = reader.begin == 0
@@ -250,7 +243,7 @@ def _block_documents(reader: FileReader, source: TextSource) -> Iterator[RawDocu
 
 
 def _text_document(
-    reader: FileReader, source: TextSource, offset: int, content: bytes, id_: str = ""
+    reader: FileReader, source: config.TextSource, offset: int, content: bytes, id_: str = ""
 ) -> RawDocument:
     if len(content) > reader.maximum_bytes < len(content.rstrip(b"\r\n")):
         return reader.skip_too_long(offset, len(content))
@@ -317,7 +310,7 @@ class _Content:
         return self.num_bytes
 
 
-def warc_documents(reader: FileReader, source: WarcSource) -> Iterator[RawDocument]:
+def warc_documents(reader: FileReader, source: config.WarcSource) -> Iterator[RawDocument]:
     """Yield the text of each plain-text record, in order; skip other records."""
     try:
         from warcio.archiveiterator import ArchiveIterator
@@ -365,7 +358,7 @@ _ROW_BYTES_AT_ONCE = 16 << 20
 _COLUMN_BYTES_AT_ONCE = 4 << 20
 _ARROW_FILE_MAGIC = b"ARROW1\0\0"
 
-RecordSource = JsonLinesSource | ParquetSource | ArrowSource
+RecordSource = config.JsonLinesSource | config.ParquetSource | config.ArrowSource
 
 
 class RecordFields:
@@ -453,7 +446,7 @@ def _read_name(record: Mapping[str, Any], field: str | None, default: str) -> st
     return default if value is None else str(value)
 
 
-def json_documents(reader: FileReader, source: JsonLinesSource) -> Iterator[RawDocument]:
+def json_documents(reader: FileReader, source: config.JsonLinesSource) -> Iterator[RawDocument]:
     """Yield a document for each line that begins in the range and is not blank."""
     fields = RecordFields(reader, source, "byte")
     for offset, length, line in reader.lines(
@@ -485,7 +478,7 @@ def json_documents(reader: FileReader, source: JsonLinesSource) -> Iterator[RawD
             yield reader.skip(offset, length, "not JSON", detail)
 
 
-def parquet_documents(reader: FileReader, source: ParquetSource) -> Iterator[RawDocument]:
+def parquet_documents(reader: FileReader, source: config.ParquetSource) -> Iterator[RawDocument]:
     """Yield a document per row of the row groups that begin in the range."""
     fields = RecordFields(reader, source, "row")
     with contextlib.ExitStack() as stack:
@@ -526,7 +519,7 @@ def _group_begin(group: Any) -> int:
     )
 
 
-def arrow_documents(reader: FileReader, source: ArrowSource) -> Iterator[RawDocument]:
+def arrow_documents(reader: FileReader, source: config.ArrowSource) -> Iterator[RawDocument]:
     """Yield a document per row of the record batches that begin in the range."""
     fields = RecordFields(reader, source, "row")
     row = 0

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
+from rungwise.tasks.kinds import rivals
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, Pairs, Row, longest_first, token_ids, windows
 from rungwise.tasks.kinds.kind import (
@@ -44,15 +45,7 @@ from rungwise.tasks.kinds.kind import (
     TextKind,
     commonest,
 )
-from rungwise.tasks.kinds.rivals import (
-    LOGISTIC,
-    Rival,
-    fit_classes,
-    fit_labels,
-    fit_numbers,
-    tag_rival,
-    text_rivals,
-)
+from rungwise.tasks.kinds.rivals import Rival
 from rungwise.tasks.scoring.metrics import (
     Numbers,
     Predictions,
@@ -202,8 +195,8 @@ class Classification(SentenceKind):
         return self.label_number(example.target, example.where)
 
     def rivals(self) -> Sequence[Rival]:
-        fit = partial(fit_classes, classes=len(self.info.labels))
-        return text_rivals(self.target, fit, LOGISTIC)
+        fit = partial(rivals.fit_classes, classes=len(self.info.labels))
+        return rivals.text_rivals(self.target, fit, rivals.LOGISTIC)
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [
@@ -289,7 +282,7 @@ class Regression(SentenceKind):
         return abs(row["prediction"] - row["gold"])
 
     def rivals(self) -> Sequence[Rival]:
-        return text_rivals(self.target, fit_numbers, "ridge regression")
+        return rivals.text_rivals(self.target, rivals.fit_numbers, "ridge regression")
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [{"score": float(score)} for score in mean_logits(outputs)]
@@ -379,7 +372,7 @@ class Multilabel(SentenceKind):
         return ", ".join(answer) or "no label"
 
     def rivals(self) -> Sequence[Rival]:
-        return text_rivals(self.target, fit_labels, LOGISTIC)
+        return rivals.text_rivals(self.target, rivals.fit_labels, rivals.LOGISTIC)
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         threshold = calibration.get(THRESHOLD, 0.5)
@@ -536,7 +529,8 @@ class Tagging(TaskKind):
         return " ".join(f"{word}/{tag}" for word, tag in pairs if tag != "O") or "nothing"
 
     def rivals(self) -> Sequence[Rival]:
-        return (tag_rival(lambda example: self._targets(example) or (), len(self.info.labels)),)
+        labels = len(self.info.labels)
+        return (rivals.tag_rival(lambda example: self._targets(example) or (), labels),)
 
     def rules(self, train: Sequence[Tagged], test: Sequence[Tagged]) -> Rules:
         tag_counts: dict[str, Counter[str]] = {}
