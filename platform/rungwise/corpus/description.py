@@ -1,8 +1,7 @@
 """Describe what files hold, from samples: format, layout, language, size.
 
 A sample is read, cleaned and split by the steps of the corpus stage, so that its counts are those
-of a run; for more text they are estimates.
-"""
+of a run; for more text they are estimates."""
 
 import csv
 import glob
@@ -254,9 +253,7 @@ class _Sample:
 
 def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     """Return the files below `paths` by kind, largest first, and what is not read of the others.
-
-    Raises ConfigError or DataError if nothing is there or a place cannot be reached.
-    """
+    Raises ConfigError or DataError if nothing is there or a place cannot be reached."""
     files: dict[str, list[SourceFile]] = {}
     by_kind: dict[str, dict[str, SourceFile]] = defaultdict(dict)
     for path in paths:

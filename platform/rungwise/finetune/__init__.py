@@ -4,8 +4,7 @@
     model = finetune(config, data, seed, on_epoch)
     scores = evaluate(model, data, "test")
 
-The sweep and the evaluation call the same functions.
-"""
+The sweep and the evaluation call the same functions."""
 
 # ruff: noqa: F401  (names for the packages above)
 from rungwise.finetune.config import FinetuneConfig

@@ -5,8 +5,7 @@ Training is that of BERT (Devlin et al. 2019, arXiv:1810.04805, section 4.1): Ad
 and decay, one process with one device. The same seed gives the same bits: order and dropout depend
 on seed, epoch and step, so a saved state has no generator.
 
-Shapes: R rows, B items, T sequence, W words.
-"""
+Shapes: R rows, B items, T sequence, W words."""
 
 import functools
 import io
@@ -296,14 +295,12 @@ def finetune(
     on_epoch: OnEpoch | None = None,
     start: bytes | None = None,
 ) -> TaskModel:
-    """Train a model on the training split, and calibrate it on the validation split.
-
-    The validation split is scored after the last epoch, and after every epoch for `best_epoch` and
-    `on_epoch`. `on_epoch` then gets `loss` and the metrics, and with `best_epoch` `kept/epoch`,
-    `kept/score` and `kept/loss` of the best weights so far.
-    `start` is a state to resume from, with the same result as without the interruption. Raises
-    ConfigError for impossible settings, UserError for a loss that is not finite.
-    """
+    """Train a model on the training split, and calibrate it on the validation split. The validation
+    split is scored after the last epoch, and after every epoch for `best_epoch` and `on_epoch`.
+    `on_epoch` then gets `loss` and the metrics, and with `best_epoch` `kept/epoch`, `kept/score`
+    and `kept/loss` of the best weights so far. `start` is a state to resume from, with the same
+    result as without the interruption. Raises ConfigError for impossible settings, UserError for a
+    loss that is not finite."""
     check(config, data.info, data.pretrained.family, data.pretrained.objective)
     keep_freed_memory()
     torch.manual_seed(seed)

@@ -1,8 +1,7 @@
 """Find where mask units begin: words of the tokenizer or of a Chinese segmenter (whole-word masking
 of Cui et al. 2021, arXiv:1906.08101). A token begins a unit unless it lies inside an earlier one.
 
-N tokens, C characters
-"""
+N tokens, C characters"""
 
 import functools
 import logging

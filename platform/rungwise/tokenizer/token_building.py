@@ -1,6 +1,5 @@
 """Tokens stage: encode the corpus once, a file of ids per file of text. Sentences are encoded one
-by one, to keep their bounds, with the blank before them if a blank is text for the tokenizer.
-"""
+by one, to keep their bounds, with the blank before them if a blank is text for the tokenizer."""
 
 import base64
 import functools

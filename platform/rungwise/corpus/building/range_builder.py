@@ -1,8 +1,7 @@
 """Turn raw documents into tables: clean, segment, measure, sign, and drop rule breakers.
 
 A range gives tables of documents, and a table of keys (digests and signatures), the only data
-compared with other ranges.
-"""
+compared with other ranges."""
 
 import hashlib
 from collections.abc import Iterable, Iterator

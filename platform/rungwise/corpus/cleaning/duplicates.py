@@ -6,8 +6,7 @@ signature is a one-permutation MinHash (Li, Owen and Zhang 2012), whose empty sl
 (Shrivastava 2017, arXiv:1703.04664). `bands` of `rows` slots are compared as one, so documents of
 similarity s share a bucket with probability 1 - (1 - s^rows)^bands.
 
-P permutations (slots)
-"""
+P permutations (slots)"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

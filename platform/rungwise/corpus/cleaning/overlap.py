@@ -3,8 +3,7 @@ sentences of five words or more, runs of 13 words (Brown et al. 2020, arXiv:2005
 and paragraphs of which 70 % stands in training by these. Words are runs of letters and digits in
 any case, and single characters of scripts without blanks.
 
-N passages of documents in order: of each the runs of words, then the sentences
-"""
+N passages of documents in order: of each the runs of words, then the sentences"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence

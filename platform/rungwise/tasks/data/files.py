@@ -5,8 +5,7 @@ And typing errors in the inputs of examples, for a score on noisy text: inside o
 letters or more, two unlike neighbours change places with a given probability (Belinkov & Bisk 2018,
 arXiv:1711.02173). Errors depend only on the seed, the example and the number of the word, and those
 of one rate stand at each higher rate. The context of a question stays, since answers are places in
-it.
-"""
+it."""
 
 import itertools
 import re
@@ -53,9 +52,7 @@ def build_task(
     context: Context,
 ) -> TaskSummary:
     """Write the splits. `inputs` has the corpus that a task is made of, and is empty for files.
-
-    Raises DataError, naming file and line, for data that no model should be trained on.
-    """
+    Raises DataError, naming file and line, for data that no model should be trained on."""
     match config:
         case ParagraphTaskConfig():
             task = made.load_paragraphs(config, inputs["corpus"])
@@ -85,9 +82,7 @@ def build_task(
 
 def add_errors(examples: Sequence[Any], rate: float, seed: int = 0) -> list[Any]:
     """Return the examples with an error in each word with probability `rate`, targets unchanged.
-
-    Raises DataError if no word is changed: the model would seem robust.
-    """
+    Raises DataError if no word is changed: the model would seem robust."""
     copies = [_misspell(example, rate, seed) for example in examples]
     if copies == list(examples):
         raise DataError(
@@ -135,10 +130,8 @@ def _swap(text: str, rate: float, *place: int) -> str:
 
 
 def load(config: FilesTaskConfig) -> LoadedTask:
-    """Load the task of the config.
-
-    Raises DataError, naming file and line, for data that no model should be trained on.
-    """
+    """Load the task of the config. Raises DataError, naming file and line, for data that no model
+    should be trained on."""
     counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
     splits: dict[str, list[Any]] = {
         split: _read_split(config, split, counts[split]) for split in config.paths()

@@ -1,8 +1,7 @@
 """The base of all formats of task data, helpers for reading and for messages, and records: the rows
 of delimited text, and the objects of JSON, JSON Lines, Parquet and Arrow.
 
-file ──> rows or objects ──> the records inside each (`each`) ──> the fields that are asked for
-"""
+file ──> rows or objects ──> the records inside each (`each`) ──> the fields that are asked for"""
 
 from __future__ import annotations
 
@@ -60,10 +59,8 @@ class FormatConfig(Config, ABC):
 
     @abstractmethod
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Example]:
-        """Yield the examples of a file in order; `counts` counts those left out, by reason.
-
-        Raises DataError, naming file and line, for data that cannot be used.
-        """
+        """Yield the examples of a file in order; `counts` counts those left out, by reason. Raises
+        DataError, naming file and line, for data that cannot be used."""
 
     def select_files(
         self, files: Sequence[SourceFile], counts: Counter[str]
@@ -132,10 +129,7 @@ def read_bytes(file: SourceFile) -> bytes:
 
 def read_text(file: SourceFile, encoding: str | None = None) -> str:
     """Read a file as text, without a byte order mark; without `encoding`, which is a key of tasks,
-    as UTF-8.
-
-    Raises DataError if it is not in `encoding`, naming the line, or is a damaged .gz.
-    """
+    as UTF-8. Raises DataError if it is not in `encoding`, naming the line, or is a damaged .gz."""
     content = read_bytes(file)
     try:
         return content.decode(encoding or "utf-8").removeprefix("\ufeff")
@@ -258,11 +252,9 @@ def require_object(value: Any, where: str) -> dict[str, Any]:
 
 
 def get_nested(record: Mapping[str, Any], column: str, where: str, key: str) -> Any:
-    """Return the value of the field `column`, or of `outer.inner` if no field has the whole name.
-    A number is the index of an array item, from 0; `*` gives a list of all items.
-
-    Raises a Damage that lists the fields if there is none.
-    """
+    """Return the value of the field `column`, or of `outer.inner` if no field has the whole name. A
+    number is the index of an array item, from 0; `*` gives a list of all items. Raises a Damage
+    that lists the fields if there is none."""
     if column in record:
         return record[column]
     try:
@@ -323,9 +315,7 @@ def parse_json(text: str, source: str, line: int, problem: str, remedy: str) -> 
 
 def column_index(column: Column, header: Sequence[str], where: str, key: str) -> int:
     """Return the index of `column`, a name in the header or an index; `key` is its config key.
-
-    Raises a DataError that lists the columns if the name does not occur exactly once.
-    """
+    Raises a DataError that lists the columns if the name does not occur exactly once."""
     if isinstance(column, int):
         return column
     if header.count(column) != 1:

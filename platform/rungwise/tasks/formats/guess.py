@@ -108,10 +108,8 @@ class Guess:
 
 
 def guess_format(path: str) -> Guess:
-    """Guess how to read the files that `path` matches, and which of them are which split.
-
-    Raises ConfigError if nothing matches, DataError if no block reads the largest files.
-    """
+    """Guess how to read the files that `path` matches, and which of them are which split. Raises
+    ConfigError if nothing matches, DataError if no block reads the largest files."""
     files = list_matching_files([path], "FILE")
     first = next(iter(_group_by_split(files).values()))
     largest = sorted(first, key=lambda each: -each.size_bytes)

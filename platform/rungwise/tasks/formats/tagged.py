@@ -8,8 +8,7 @@ Span tags are converted to IOB2 by default, so that a tag means the same in all 
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) is in IOB1; IOE is by Tjong Kim
 Sang and Veenstra 1999 (arXiv:cs/9907006). One rule reads all of them: a span begins at B-, S- and
-U-, after E-, L-, S- and U-, and where the type changes.
-"""
+U-, after E-, L-, S- and U-, and where the type changes."""
 
 import itertools
 import re
@@ -52,9 +51,7 @@ _OTHER_SPELLING = re.compile(r"[BIMESLUW][-_:/].+|.+[-_:/][BIMESLUW]")  # B_PER,
 
 def convert_sentences(sentences: Iterable[Tagged], places: Mapping[str, str]) -> Iterator[Tagged]:
     """Yield the sentences of a file with tags in IOB2; `places` has where each tag first stands.
-
-    Raises DataError for tags that mark spans in no known scheme, or that are mistyped.
-    """
+    Raises DataError for tags that mark spans in no known scheme, or that are mistyped."""
     if odd := find_odd_tag(places):
         tag, expected = odd
         raise DataError(

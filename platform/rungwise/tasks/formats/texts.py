@@ -7,8 +7,7 @@ SQuAD; a folder or a file per class; parallel files; and bracketed parse trees.
     target    (S (NP XX XX) (VP XX (ADJP XX)) XX)
 
 A word of the linearised tree is XX, and labels have no functions (Vinyals et al. 2015, "Grammar as
-a foreign language", arXiv:1412.7449). Empty elements, of label -NONE-, are left out.
-"""
+a foreign language", arXiv:1412.7449). Empty elements, of label -NONE-, are left out."""
 
 import itertools
 import math

@@ -17,8 +17,7 @@ so that all options are judged by the same context.
 
 One Transformer reads a source and writes the target (Khandelwal et al. 2019, arXiv:1905.08836):
 only the tokens of the target, and the end after it, have a loss. Each text has its own room in a
-row, so that a source is cut in the same way whether or not its target is known.
-"""
+row, so that a source is cut in the same way whether or not its target is known."""
 
 from __future__ import annotations
 
@@ -154,9 +153,7 @@ class Span(TaskKind):
         self, examples: Sequence[Question], tokenizer: Tokenizer, frame: Frame
     ) -> list[Item]:
         """Encode each window as an item; an empty context has one. Questions are cut at their end.
-
-        The target is the first answer if the window holds all of its tokens, else NO_ANSWER.
-        """
+        The target is the first answer if the window holds all of its tokens, else NO_ANSWER."""
         contexts = list(dict.fromkeys(example.context for example in examples))
         located = dict(zip(contexts, locate(tokenizer, contexts), strict=True))
         questions = token_ids(tokenizer, [example.question for example in examples])
@@ -260,10 +257,8 @@ class Generation(TextKind):
     def read_logits(
         self, logits: Tensor, items: Sequence[Item], compute: Callable[[Sequence[Item]], Tensor]
     ) -> list[NDArray[Any]]:
-        """Write the likeliest ids after each source, up to the end mark (greedy decoding).
-
-        Each step reads the whole row again; texts are short enough to need no cache.
-        """
+        """Write the likeliest ids after each source, up to the end mark (greedy decoding). Each
+        step reads the whole row again; texts are short enough to need no cache."""
         texts: list[list[int]] = [[] for _ in items]
         ends = [item.rows[0].ids[-1] for item in items]
         unended = list(range(len(items)))

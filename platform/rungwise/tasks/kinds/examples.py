@@ -198,11 +198,9 @@ def join_parts(example: Example) -> str:
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Facts common to all splits of a task.
-
-    `labels` are the names of the classes or tags in a fixed order, () where there are none; `pair`:
-    every text has a second one; `metric` selects a model, higher is better.
-    """
+    """Facts common to all splits of a task. `labels` are the names of the classes or tags in a
+    fixed order, () where there are none; `pair`: every text has a second one; `metric` selects a
+    model, higher is better."""
 
     kind: Kind
     labels: tuple[str, ...]
@@ -212,11 +210,9 @@ class TaskInfo:
 
 @dataclass(frozen=True)
 class LoadedTask:
-    """A loaded task: its splits, and what they have in common.
-
-    `overlap` and `irregular` are as in TaskSummary; `notes` are lines for the user. `whole_train`
-    is the training split before a budget was drawn from it, None without a budget.
-    """
+    """A loaded task: its splits, and what they have in common. `overlap` and `irregular` are as in
+    TaskSummary; `notes` are lines for the user. `whole_train` is the training split before a budget
+    was drawn from it, None without a budget."""
 
     info: TaskInfo
     splits: dict[str, list[Any]]
@@ -233,11 +229,9 @@ class ExampleCounts(PerSplit):
 
 
 class TaskSummary(Summary):
-    """Facts of a task that a variant needs, and baselines to compare a score with.
-
-    `overlap` counts examples of a split whose text also occurs in train, `irregular` counts what
-    was left out or mended, by split and reason, and `baselines` are scores of trivial rules.
-    """
+    """Facts of a task that a variant needs, and baselines to compare a score with. `overlap` counts
+    examples of a split whose text also occurs in train, `irregular` counts what was left out or
+    mended, by split and reason, and `baselines` are scores of trivial rules."""
 
     info: TaskInfo
     examples: ExampleCounts

@@ -42,11 +42,9 @@ Rules = dict[str, list[Prediction]]  # the predictions of each rule
 
 @dataclass(frozen=True)
 class Reading:
-    """How texts become rows, and outputs become answers.
-
-    With `windows` a long text gives several items, as the context of a question always does;
-    `stride` is the distance in tokens between them.
-    """
+    """How texts become rows, and outputs become answers. With `windows` a long text gives several
+    items, as the context of a question always does; `stride` is the distance in tokens between
+    them."""
 
     pairs: Pairs = "joined"
     windows: bool = False
@@ -165,10 +163,8 @@ class TaskKind(ABC):
 
     @abstractmethod
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
-        """Encode `examples`, in their order, as one or more items each.
-
-        Raises DataError, naming the example, for a target that the task does not have.
-        """
+        """Encode `examples`, in their order, as one or more items each. Raises DataError, naming
+        the example, for a target that the task does not have."""
 
     # Fine-tuning.
 
@@ -241,11 +237,8 @@ class TaskKind(ABC):
         return self.metrics
 
     def score(self, predictions: Predictions, examples: Sequence[Any]) -> dict[str, float]:
-        """Compute every metric of the kind.
-
-        Raises DataError for an example without a target or with a label that the task does not
-        have.
-        """
+        """Compute every metric of the kind. Raises DataError for an example without a target or
+        with a label that the task does not have."""
         self._check(predictions, examples)
         metrics = {name: self.metrics[name] for name in self.metric_names()}
         totals = {
@@ -256,9 +249,7 @@ class TaskKind(ABC):
 
     def sums(self, predictions: Predictions, examples: Sequence[Any]) -> Numbers:
         """Return the sums (N, k) of the examples; `value` of their total is the task's metric.
-
-        Raises DataError as `score` does.
-        """
+        Raises DataError as `score` does."""
         self._check(predictions, examples)
         return self.metrics[self.info.metric].count(predictions, examples, self.info)
 

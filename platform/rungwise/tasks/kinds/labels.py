@@ -10,8 +10,7 @@ Of words with tags each is tokenised by itself and represented by its first toke
 2019, section 5.3), or by its last one if the model does not see what follows. If all tags mark
 spans, the spans are scored, as seqeval reads them.
 
-Shapes: N examples, C labels.
-"""
+Shapes: N examples, C labels."""
 
 from __future__ import annotations
 
@@ -87,13 +86,10 @@ class SentenceKind(TextKind):
 
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
         """Encode each example as an item of one row, or two for a pair that `pairs` does not join:
-        (A, B) and (B, A) in `both_orders`, (A) and (B) `apart`.
-
-        A text in a row of its own is cut at its end, a pair longest first; both orders hold the
-        same tokens, whichever text is the first. With `windows` a single text has an item for each
-        window. Raises DataError for a single text where a pair is expected, the reverse, or a
-        target of another task.
-        """
+        (A, B) and (B, A) in `both_orders`, (A) and (B) `apart`. A text in a row of its own is cut
+        at its end, a pair longest first; both orders hold the same tokens, whichever text is the
+        first. With `windows` a single text has an item for each window. Raises DataError for a
+        single text where a pair is expected, the reverse, or a target of another task."""
         pairs, info = self.reading.pairs, self.info
         for example in examples:
             if info.pair != (example.second is not None):
@@ -316,12 +312,11 @@ def _count_labels(predictions: Predictions, examples: Sequence[Text], info: Task
 
 class Multilabel(SentenceKind):
     """Predicts {"labels", "probabilities"}: labels in alphabetical order, probabilities of all
-    labels in the order of the task.
-
-    Labels with a probability above a threshold are taken. One threshold serves all labels and is
-    chosen on the validation split: the best one for F1 is half of the highest possible F1, so never
-    above 0.5 (Lipton et al. 2014, arXiv:1402.1892). Micro F1 counts each decision on a label once,
-    so that rare labels do not dominate; macro F1 averages over all labels."""
+    labels in the order of the task. Labels with a probability above a threshold are taken. One
+    threshold serves all labels and is chosen on the validation split: the best one for F1 is half
+    of the highest possible F1, so never above 0.5 (Lipton et al. 2014, arXiv:1402.1892). Micro F1
+    counts each decision on a label once, so that rare labels do not dominate; macro F1 averages
+    over all labels."""
 
     name = "multilabel"
     answer = "labels"
@@ -480,12 +475,10 @@ class Tagging(TaskKind):
         return Tagged(record.where, record.texts("words", words))
 
     def encode(self, examples: Sequence[Tagged], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
-        """Encode sentences as items that together hold every word once, in order.
-
-        A sentence longer than a row is cut between words, as late as possible; a word longer than a
-        row loses its end. A word without tokens, such as one of control characters, becomes the
-        unknown token. Raises DataError for tags that the task does not have.
-        """
+        """Encode sentences as items that together hold every word once, in order. A sentence longer
+        than a row is cut between words, as late as possible; a word longer than a row loses its
+        end. A word without tokens, such as one of control characters, becomes the unknown token.
+        Raises DataError for tags that the task does not have."""
         pieces = _pieces(tokenizer, dict.fromkeys(word for e in examples for word in e.words))
         room = frame.sequence_length - 2
         items = []
