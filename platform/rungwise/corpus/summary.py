@@ -23,8 +23,7 @@ _SAMPLE_CHARACTERS = 80
 _MOST_LABELS = 100
 _MOST_SKIPPED = 20
 _SHARE_TOLERANCE = 0.2
-# Longest mean word with its blank (German: 7); above it, blanks do not separate words.
-_LONGEST_WORDS = 12
+_LONGEST_WORDS = 12  # in the mean, with a blank (German: 7); above, blanks do not separate words
 _UNITS = ("documents", "sentences", "words", "characters", "bytes")
 _COUNTS = (
     *("skipped_parts", "skipped_bytes", "repeated_bytes"),

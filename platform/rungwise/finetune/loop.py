@@ -274,8 +274,7 @@ def load_state(
     return saved["epoch"], None if saved["best"] is None else Best(**saved["best"])
 
 
-# Keep these random numbers apart from those of the order of items.
-_DROPOUT, _BATCHES = 0xD209, 0xBA7C
+_DROPOUT, _BATCHES = 0xD209, 0xBA7C  # apart from the random numbers of the order of items
 _POOL_BATCHES = 32
 
 

@@ -14,13 +14,10 @@ from rungwise.corpus.cleaning.duplicates import DocumentDecision
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import text_digest, text_length
 
-# The share holds if it is off by less than this part of itself.
-_TOLERANCE = 0.2
-# A passage has a size within this part of the one asked.
-_PASSAGE_TOLERANCE = 0.1
+_TOLERANCE = 0.2  # the share holds if it is off by less than this part of itself
+_PASSAGE_TOLERANCE = 0.1  # a passage has a size within this part of the one asked
 _LEAST_CHARACTERS = 200
-# Held out of a corpus too small for its share; next-sentence pairs need two.
-_LEAST, _FEWEST = 2, 4
+_LEAST, _FEWEST = 2, 4  # held out of a corpus too small for its share; next-sentence pairs need two
 _KEYS = 1 << 64
 
 

@@ -98,8 +98,7 @@ KEYS_SCHEMA = pa.schema(
 )
 NOT_DRAWN = "not drawn (share)"
 _NAMES = 1 << 128
-# Small enough for processor caches, large enough to batch many documents.
-_CHARACTERS_AT_ONCE = 1 << 18
+_CHARACTERS_AT_ONCE = 1 << 18  # few enough for processor caches, enough to batch many documents
 _TABLE_BYTES = 8 << 20
 
 

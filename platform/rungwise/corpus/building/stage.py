@@ -51,8 +51,7 @@ from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers.streams import estimate_unpacked_bytes
 from rungwise.corpus.summary import CORPUS, CorpusSummary, RangeReport, summarise_reports
 
-# A row of near-duplicate bands, without its signature.
-_BAND_ROW_BYTES = 40
+_BAND_ROW_BYTES = 40  # of near-duplicate bands, without the signature
 _FILTER_FILE = f"{STAGING}/filter"
 # Bytes compared by one task. More bytes than the most partitions hold make them larger: a write
 # task reads from every partition.

@@ -22,8 +22,7 @@ TRAINING = -1  # in the place of a range
 _RUN_WORDS = 13
 _SENTENCE_WORDS = 5
 _PARAGRAPH_SHARE = 0.7
-# Bytes shuffled per passage: a hash and a place.
-ROW_BYTES = 24
+ROW_BYTES = 24  # shuffled per passage: a hash and a place
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _BATCH_CHARACTERS = 1 << 20
 _SLICE_CHARACTERS = 1 << 16  # the arrays of more leave the processor's cache

@@ -168,8 +168,7 @@ NOT_DECODED = "not in its encoding"
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 20, 8 << 20
 _UNPACKED_PIECE = 1 << 16
 _ZSTANDARD_PIECE = 1 << 12  # as many intact bytes may be lost before damage
-# Read past the end of a range: usually enough for the rest of its last line.
-_MARGIN = 1 << 16
+_MARGIN = 1 << 16  # read past the end of a range: usually enough for the rest of its last line
 _PACKED_FACTOR = 3
 # An .xz file that states a larger dictionary is refused before memory is taken for it.
 _XZ_MEMORY_BYTES = 1 << 30

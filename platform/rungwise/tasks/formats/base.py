@@ -180,9 +180,9 @@ def suggest(name: str, names: Iterable[str]) -> str:
 
 
 Column = str | int  # a name in the header, or an index from 0
-Record = tuple[str, dict[str, Any]]  # (place in the file, values by name or key)
-# The csv module's default limit is 131,072 characters; reading passages are longer.
-_LONGEST_CELL = 1 << 30
+Row = dict[str, Any]  # values by name or key
+Record = tuple[str, Row]  # (place in the file, values)
+_LONGEST_CELL = 1 << 30  # the csv module's default is 131,072 characters; passages are longer
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
 
 
@@ -388,6 +388,18 @@ class RecordsFormat(FormatConfig):
         if self.rest_of_line and self.quoting:
             raise ValueError("rest_of_line takes the line as it is; set quoting to false")
         return self
+
+    @abstractmethod
+    def example(self, row: Row, place: str, where: str, counts: Counter[str]) -> Example | None:
+        """Return the example of a record, None if it is left out, which `counts` counts. `place`
+        stands in the example, `where` in messages. Raises Damage."""
+
+    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Any]:
+        for line, row in self.records(file, split, counts):
+            with self.skip_damage(counts):
+                places = f"{file.name}:{line}", f"{file.uri}:{line}"
+                if (example := self.example(row, *places, counts)) is not None:
+                    yield example
 
     def records(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Record]:
         """Yield the records of a split, with values by key; several columns give a list."""

@@ -28,6 +28,7 @@ from rungwise.tasks.formats.base import (
     FormatConfig,
     Labels,
     RecordsFormat,
+    Row,
     TextColumn,
     get_nested,
     label_name,
@@ -276,22 +277,19 @@ class TokensFormat(_JsonTags):
     scheme: Literal["iob2", "as_is"] = "iob2"  # iob2: convert the tags to IOB2; as_is: keep them
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
-        rows = []
-        for line, row in self.records(file, split, counts):
-            with self.skip_damage(counts):
-                where = f"{file.uri}:{line}"
-                tokens, tags = row["columns.words"], row["columns.tags"]
-                are_lists = isinstance(tokens, list) and isinstance(tags, list)
-                if not are_lists or not tokens or len(tokens) != len(tags):
-                    both = f"{quote(tokens)} and {quote(tags)}"
-                    raise Damage.explain(
-                        where, "lists of words and of as many tags", both, "columns"
-                    )
-                texts = tuple(words(word, where, "a word") for word in tokens)
-                names = tuple(label_name(str(tag), self.labels, where) for tag in tags)
-                rows.append(Tagged(f"{file.name}:{line}", texts, names))
+        rows = [*super().read(file, split, counts)]
         places = {tag: row.where for row in reversed(rows) for tag in row.tags or ()}
         yield from convert_sentences(rows, places) if self.scheme == "iob2" else rows
+
+    def example(self, row: Row, place: str, where: str, counts: Counter[str]) -> Tagged:
+        tokens, tags = row["columns.words"], row["columns.tags"]
+        are_lists = isinstance(tokens, list) and isinstance(tags, list)
+        if not are_lists or not tokens or len(tokens) != len(tags):
+            both = f"{quote(tokens)} and {quote(tags)}"
+            raise Damage.explain(where, "lists of words and of as many tags", both, "columns")
+        texts = tuple(words(word, where, "a word") for word in tokens)
+        names = tuple(label_name(str(tag), self.labels, where) for tag in tags)
+        return Tagged(place, texts, names)
 
 
 class MarkColumns(Config):
@@ -315,17 +313,14 @@ class MarksFormat(_JsonTags):
     def fields(self) -> dict[str, TextColumn | None]:
         return {"columns.text": self.columns.text, "columns.marks": self.columns.marks}
 
-    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
-        for line, row in self.records(file, split, counts):
-            with self.skip_damage(counts):
-                where = f"{file.uri}:{line}"
-                text = words(row["columns.text"], where, "the text")
-                marks = sorted(self._marks(row["columns.marks"], text, where))
-                for (_, end, _), (start, _, label) in itertools.pairwise(marks):
-                    if start < end:
-                        inside = f"{quote(label)} from character {start} inside of one to {end}"
-                        raise Damage.explain(where, "marks beside each other", inside)
-                yield _cut(f"{file.name}:{line}", text, marks)
+    def example(self, row: Row, place: str, where: str, counts: Counter[str]) -> Tagged:
+        text = words(row["columns.text"], where, "the text")
+        marks = sorted(self._marks(row["columns.marks"], text, where))
+        for (_, end, _), (start, _, label) in itertools.pairwise(marks):
+            if start < end:
+                inside = f"{quote(label)} from character {start} inside of one to {end}"
+                raise Damage.explain(where, "marks beside each other", inside)
+        return _cut(place, text, marks)
 
     def _marks(self, marks: Any, text: str, where: str) -> Iterator[tuple[int, int, str]]:
         if not isinstance(marks, list | None):

@@ -32,6 +32,7 @@ from rungwise.tasks.formats.base import (
     Labels,
     Record,
     RecordsFormat,
+    Row,
     TextColumn,
     join_names,
     label_name,
@@ -104,28 +105,25 @@ class TableFormat(RecordsFormat):
             return "generation"
         return "classification" if self.columns.score is None else "regression"
 
-    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
-        """Yield the examples of a file; their target is None if there is no target column."""
-        for line, row in self.records(file, split, counts):
-            where = f"{file.uri}:{line}"
-            with self.skip_damage(counts):
-                values = self._values_of_labels(row, where)
-                score = [plain(row["columns.score"])] if "columns.score" in row else []
-                if not {*self.skip_labels}.isdisjoint([*values, *score]):
-                    counts["rows_dropped_for_their_label"] += 1
-                    continue
-                names = [label_name(each, self.labels, where) for each in values]
-                target = names[0] if names else None
-                if "columns.labels" in row:
-                    target = tuple(sorted({*names}))
-                elif "columns.score" in row:
-                    target = self._score(row["columns.score"], where)
-                elif "columns.target" in row:
-                    target = words(row["columns.target"], where, "the target")
-                text, second = words(row["columns.text"], where, "the text"), None
-                if "columns.second" in row:
-                    second = words(row["columns.second"], where, "the second text")
-                yield Text(f"{file.name}:{line}", text, second, target)
+    def example(self, row: Row, place: str, where: str, counts: Counter[str]) -> Text | None:
+        """Return the example of a row; its target is None if there is no target column."""
+        values = self._values_of_labels(row, where)
+        score = [plain(row["columns.score"])] if "columns.score" in row else []
+        if not {*self.skip_labels}.isdisjoint([*values, *score]):
+            counts["rows_dropped_for_their_label"] += 1
+            return None
+        names = [label_name(each, self.labels, where) for each in values]
+        target = names[0] if names else None
+        if "columns.labels" in row:
+            target = tuple(sorted({*names}))
+        elif "columns.score" in row:
+            target = self._score(row["columns.score"], where)
+        elif "columns.target" in row:
+            target = words(row["columns.target"], where, "the target")
+        text, second = words(row["columns.text"], where, "the text"), None
+        if "columns.second" in row:
+            second = words(row["columns.second"], where, "the second text")
+        return Text(place, text, second, target)
 
     def _values_of_labels(self, row: Mapping[str, Any], where: str) -> list[str]:
         if "columns.label" in row:
@@ -215,27 +213,20 @@ class ChoiceFormat(RecordsFormat):
     answer: Literal["index", "letter", "text"] = "index"
     first: int = Field(default=0, ge=0, le=1)  # number of the first option
 
-    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[ChoiceExample]:
-        for line, row in self.records(file, split, counts):
-            with self.skip_damage(counts):
-                where = f"{file.uri}:{line}"
-                options = _check_options(row["columns.options"], where)
-                target = self._target(row, options, where)
-                texts = [
-                    words(row[key], where, f"the {key.partition('.')[2]}")
-                    for key in ("columns.context", "columns.question")
-                    if key in row
-                ]
-                begins = str(row.get("columns.begins") or "").strip()
-                yield ChoiceExample(
-                    f"{file.name}:{line}",
-                    texts[0],
-                    texts[1] if len(texts) > 1 else None,
-                    tuple(f"{begins} {option}" if begins else option for option in options),
-                    target,
-                )
+    def example(self, row: Row, place: str, where: str, counts: Counter[str]) -> ChoiceExample:
+        options = _check_options(row["columns.options"], where)
+        target = self._target(row, options, where)
+        texts = [
+            words(row[f"columns.{name}"], where, f"the {name}")
+            for name in ("context", "question")
+            if f"columns.{name}" in row
+        ]
+        begins = str(row.get("columns.begins") or "").strip()
+        options = tuple(f"{begins} {option}" if begins else option for option in options)
+        second = texts[1] if len(texts) > 1 else None
+        return ChoiceExample(place, texts[0], second, options, target)
 
-    def _target(self, row: dict[str, Any], options: Sequence[str], where: str) -> int:
+    def _target(self, row: Row, options: Sequence[str], where: str) -> int:
         value = plain(row["columns.answer"])
         values = [str(place + self.first) for place in range(len(options))]
         if "columns.names" in row:

@@ -128,8 +128,7 @@ class TaskKind(ABC):
     writes: ClassVar[bool] = False  # whether the answer is written token by token
     pools: ClassVar[bool] = False  # whether the head reads one vector of each row
     target_per_place: ClassVar[bool] = False  # of an item's places, instead of one of the item
-    # Settings of fine-tuning that this kind has and not every other.
-    finetune_keys: ClassVar[tuple[str, ...]] = ()
+    finetune_keys: ClassVar[tuple[str, ...]] = ()  # of fine-tuning, that not every kind has
     words: ClassVar[str]  # the task in words, with the places {labels} and {input}
     real_targets: ClassVar[bool] = False  # real numbers, instead of indices
     numeric: ClassVar[bool] = False  # whether an answer is a number, whose score is an error
