@@ -22,15 +22,8 @@ from rungwise.core.storage.source_files import SourceFile, name_split, split_of_
 from rungwise.corpus.cleaning.text import describe_lost_characters
 from rungwise.corpus.readers.streams import archive_kind, decode
 from rungwise.tasks.config import TaggedFormat
-from rungwise.tasks.formats.base import (
-    DROPPED,
-    is_columnar,
-    join_names,
-    read_bytes,
-    read_cells,
-    read_parquet,
-    split_lines,
-)
+from rungwise.tasks.formats import base
+from rungwise.tasks.formats.base import DROPPED
 from rungwise.tasks.formats.tagged import CONLLU_WIDTH, are_spans
 from rungwise.tasks.kinds.examples import SPLITS, Example, join_parts
 from rungwise.tokenizer.mask_units import HAN
@@ -120,7 +113,7 @@ def guess_format(path: str) -> Guess:
                 groups = _group_by_split(files, classes_in_folders=is_folders)
                 if guess := _read_task(path, form, groups):
                     return guess
-    kind = archive_kind(read_bytes(largest[0]))
+    kind = archive_kind(base.read_bytes(largest[0]))
     raise DataError(
         f"{path}: no format reads this; expected a table (CSV or TSV, with the names of "
         "its columns, each once, in the first line, or none), tagged words in columns, objects of "
@@ -133,16 +126,16 @@ def guess_format(path: str) -> Guess:
 def _guess_forms(file: SourceFile, files: Sequence[SourceFile]) -> Guesses:
     """Yield format blocks, likeliest first."""
     folders = {each.uri.rpartition("/")[0] for each in files}
-    content = read_bytes(file)
-    if is_columnar(content):
-        yield from guess_records([*read_parquet(file)], {"layout": "parquet"})
+    content = base.read_bytes(file)
+    if base.is_columnar(content):
+        yield from guess_records([*base.read_parquet(file)], {"layout": "parquet"})
         return
     text, encoding = decode(content)
     if text.lstrip().startswith(("{", "[")):
         guesses = guess_json(text)
     elif len(folders) > 1 and not file.name.endswith(_TABLES):
         # Most of the texts may be ASCII, and only some tell the encoding.
-        others = (decode(read_bytes(each))[1] for each in files)
+        others = (decode(base.read_bytes(each))[1] for each in files)
         encoding = next((each for each in others if each != "utf-8"), encoding)
         # aclImdb keeps its unlabelled reviews beside the classes.
         unlabelled = any(folder.endswith("/unsup") for folder in folders)
@@ -192,7 +185,7 @@ def _read_task(path: str, form: Form, groups: Mapping[str, list[SourceFile]]) ->
     if left:
         notes.append(
             "left out, since the block does not read it or its name tells no split: "
-            f"{join_names(left)}"
+            f"{base.join_names(left)}"
         )
     if "test" not in files and "validation" in files:
         files["test"], examples["test"] = files.pop("validation"), examples.pop("validation")
@@ -236,13 +229,13 @@ def _group_by_split(
 
 def guess_lines(text: str) -> Guesses:
     """Yield format blocks that may read a file of lines."""
-    lines = split_lines(text)
+    lines = base.split_lines(text)
     yield from _guess_tagged(lines[:_TAGGED_LINES])
     filled = [line for line in lines if line.strip()]
     for delimiter in "\t;,|":
         layout: Form = {} if delimiter == "\t" else {"delimiter": delimiter, "quoting": True}
         try:
-            rows = _spread(list(read_cells(filled, delimiter, quoting=delimiter != "\t")))
+            rows = _spread(list(base.read_cells(filled, delimiter, quoting=delimiter != "\t")))
         except csv.Error:
             continue
         width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)

@@ -23,22 +23,8 @@ from pydantic import Field
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import (
-    Damage,
-    FormatConfig,
-    Labels,
-    RecordsFormat,
-    Row,
-    TextColumn,
-    get_nested,
-    label_name,
-    quote,
-    read_text,
-    require_object,
-    split_lines,
-    suggest,
-    words,
-)
+from rungwise.tasks.formats import base
+from rungwise.tasks.formats.base import Damage, FormatConfig, Labels, RecordsFormat
 from rungwise.tasks.kinds.examples import Tagged
 from rungwise.tokenizer.mask_units import HAN
 
@@ -92,7 +78,7 @@ def find_odd_tag(tags: Collection[str]) -> tuple[str, str] | None:
         spans = [tag for tag in marked if _SPANS.fullmatch(tag)] or (bare if len(bare) > 2 else [])
         others = [tag for tag in marked if tag not in spans]
         if others and len(spans) > len(others) and ("O" in tags or spans == bare):
-            return others[0], f"a tag that marks a span, as most do{suggest(others[0], spans)}"
+            return others[0], f"a tag that marks a span, as most do{base.suggest(others[0], spans)}"
         spelt = "O" in tags and marked and all(map(_OTHER_SPELLING.fullmatch, marked))
         return (marked[0], "tags that are written as B-PER") if spelt else None
     marks = "".join(dict.fromkeys(tag[0] for tag in marked))
@@ -162,7 +148,7 @@ class _Tagging(FormatConfig):
     ) -> Iterator[Tagged]:
         """Yield the sentences as written, and note where each tag stands first in `places`."""
         layout = self.layout
-        for width, lines in _split_sentences(read_text(file, self.encoding), layout, counts):
+        for width, lines in _split_sentences(base.read_text(file, self.encoding), layout, counts):
             texts = tuple(c[layout.word] if len(c) == width else c[0] for _, c in lines)
             with self.skip_damage(counts):
                 for line, cells in lines:
@@ -210,7 +196,7 @@ def _split_sentences(
 ) -> Iterator[tuple[int, _Sentence]]:
     """Yield the sentences, each with the number of columns that its lines should have."""
     width, sentence = layout.width, _Sentence()
-    for number, line in enumerate(split_lines(text), start=1):
+    for number, line in enumerate(base.split_lines(text), start=1):
         cells = line.split("\t") if layout.tabs else _BLANKS.split(line.strip(" \t"))
         # A blank may be a word where characters are words, but not without a tab.
         if not any(cells) or (len(cells) == 1 and not line.strip(" ")) or cells[0] == _DOCUMENT:
@@ -242,7 +228,7 @@ def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) 
     expected = f"{width} columns, a word and its tag among them"
     if layout.numbered:
         expected += ", and the word's number in the first"
-    line = quote(("\t" if layout.tabs else " ").join(cells))
+    line = base.quote(("\t" if layout.tabs else " ").join(cells))
     raise Damage.explain(where, expected, f"{len(cells)}: {line}", "kind, separator, word or tag")
 
 
@@ -281,14 +267,14 @@ class TokensFormat(_JsonTags):
         places = {tag: row.where for row in reversed(rows) for tag in row.tags or ()}
         yield from convert_sentences(rows, places) if self.scheme == "iob2" else rows
 
-    def example(self, row: Row, place: str, where: str, counts: Counter[str]) -> Tagged:
+    def example(self, row: base.Row, place: str, where: str, counts: Counter[str]) -> Tagged:
         tokens, tags = row["columns.words"], row["columns.tags"]
         are_lists = isinstance(tokens, list) and isinstance(tags, list)
         if not are_lists or not tokens or len(tokens) != len(tags):
-            both = f"{quote(tokens)} and {quote(tags)}"
+            both = f"{base.quote(tokens)} and {base.quote(tags)}"
             raise Damage.explain(where, "lists of words and of as many tags", both, "columns")
-        texts = tuple(words(word, where, "a word") for word in tokens)
-        names = tuple(label_name(str(tag), self.labels, where) for tag in tags)
+        texts = tuple(base.words(word, where, "a word") for word in tokens)
+        names = tuple(base.label_name(str(tag), self.labels, where) for tag in tags)
         return Tagged(place, texts, names)
 
 
@@ -310,26 +296,26 @@ class MarksFormat(_JsonTags):
     columns: MarkColumns = MarkColumns()
 
     @property
-    def fields(self) -> dict[str, TextColumn | None]:
+    def fields(self) -> dict[str, base.TextColumn | None]:
         return {"columns.text": self.columns.text, "columns.marks": self.columns.marks}
 
-    def example(self, row: Row, place: str, where: str, counts: Counter[str]) -> Tagged:
-        text = words(row["columns.text"], where, "the text")
+    def example(self, row: base.Row, place: str, where: str, counts: Counter[str]) -> Tagged:
+        text = base.words(row["columns.text"], where, "the text")
         marks = sorted(self._marks(row["columns.marks"], text, where))
         for (_, end, _), (start, _, label) in itertools.pairwise(marks):
             if start < end:
-                inside = f"{quote(label)} from character {start} inside of one to {end}"
+                inside = f"{base.quote(label)} from character {start} inside of one to {end}"
                 raise Damage.explain(where, "marks beside each other", inside)
         return _cut(place, text, marks)
 
     def _marks(self, marks: Any, text: str, where: str) -> Iterator[tuple[int, int, str]]:
         if not isinstance(marks, list | None):
             expected = "a list of marks, as [start, end, label]"
-            raise Damage.explain(where, expected, quote(marks), "columns.marks")
+            raise Damage.explain(where, expected, base.quote(marks), "columns.marks")
         for mark in marks or []:
-            fields, keys = require_object(mark, where), self.columns
+            fields, keys = base.require_object(mark, where), self.columns
             start, end, label = (
-                get_nested(fields, column, where, f"data.format.columns.{key}")
+                base.get_nested(fields, column, where, f"data.format.columns.{key}")
                 for key, column in (("start", keys.start), ("end", keys.end), ("label", keys.label))
             )
             if isinstance(label, list) and len(label) == 1:
@@ -337,16 +323,17 @@ class MarksFormat(_JsonTags):
             are_places = isinstance(start, int) and isinstance(end, int)
             if not are_places or not 0 <= start < end <= len(text):
                 expected = f"a mark within the {len(text)} characters of the text"
-                raise Damage.explain(where, expected, f"{quote(start)} to {quote(end)}", "columns")
+                found = f"{base.quote(start)} to {base.quote(end)}"
+                raise Damage.explain(where, expected, found, "columns")
             stated = fields.get(keys.marked or "")
             # Label Studio writes a backslash and an n for a line break.
             if isinstance(stated, str) and _join_lines(text[start:end]) != _join_lines(stated):
                 expected = (
-                    f"the marked text {quote(stated)} at {start} to {end} (in code points, not "
-                    "UTF-16 units as in a browser)"
+                    f"the marked text {base.quote(stated)} at {start} to {end} (in code points, "
+                    "not UTF-16 units as in a browser)"
                 )
-                raise Damage.explain(where, expected, quote(text[start:end]), "columns")
-            yield start, end, label_name(str(label), self.labels, where)
+                raise Damage.explain(where, expected, base.quote(text[start:end]), "columns")
+            yield start, end, base.label_name(str(label), self.labels, where)
 
 
 def _join_lines(text: str) -> str:

@@ -25,26 +25,8 @@ from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
 from rungwise.corpus.readers.streams import compression_suffix
-from rungwise.tasks.formats.base import (
-    Column,
-    Damage,
-    FormatConfig,
-    Labels,
-    Record,
-    RecordsFormat,
-    Row,
-    TextColumn,
-    join_names,
-    label_name,
-    list_records,
-    plain,
-    quote,
-    read_objects,
-    read_text,
-    split_lines,
-    suggest,
-    words,
-)
+from rungwise.tasks.formats import base
+from rungwise.tasks.formats.base import Column, Damage, FormatConfig, Labels, RecordsFormat
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Kind, Question, Text
 
 # A list that was written as text: of JSON, Python (in pandas' CSV) or NumPy, which has no commas.
@@ -56,14 +38,14 @@ class ColumnsConfig(Config):
     """The columns of a table: names in the header, indexes from 0, or JSON fields, with a dot for
     nested ones. The texts of several columns are joined."""
 
-    text: TextColumn = "text"
-    second: TextColumn | None = None  # second text of a pair
+    text: base.TextColumn = "text"
+    second: base.TextColumn | None = None  # second text of a pair
     label: Column | None = None  # the class, in classification
     # any number of labels: a list, text with `label_separator` or like ['a', 'b'], or columns of 0
     # and 1
-    labels: TextColumn | None = None
+    labels: base.TextColumn | None = None
     score: Column | None = None  # the number to predict, in regression
-    target: TextColumn | None = None  # the text to write, in generation
+    target: base.TextColumn | None = None  # the text to write, in generation
 
     @model_validator(mode="after")
     def _one_target(self) -> Self:
@@ -105,24 +87,24 @@ class TableFormat(RecordsFormat):
             return "generation"
         return "classification" if self.columns.score is None else "regression"
 
-    def example(self, row: Row, place: str, where: str, counts: Counter[str]) -> Text | None:
+    def example(self, row: base.Row, place: str, where: str, counts: Counter[str]) -> Text | None:
         """Return the example of a row; its target is None if there is no target column."""
         values = self._values_of_labels(row, where)
-        score = [plain(row["columns.score"])] if "columns.score" in row else []
+        score = [base.plain(row["columns.score"])] if "columns.score" in row else []
         if not {*self.skip_labels}.isdisjoint([*values, *score]):
             counts["rows_dropped_for_their_label"] += 1
             return None
-        names = [label_name(each, self.labels, where) for each in values]
+        names = [base.label_name(each, self.labels, where) for each in values]
         target = names[0] if names else None
         if "columns.labels" in row:
             target = tuple(sorted({*names}))
         elif "columns.score" in row:
             target = self._score(row["columns.score"], where)
         elif "columns.target" in row:
-            target = words(row["columns.target"], where, "the target")
-        text, second = words(row["columns.text"], where, "the text"), None
+            target = base.words(row["columns.target"], where, "the target")
+        text, second = base.words(row["columns.text"], where, "the text"), None
         if "columns.second" in row:
-            second = words(row["columns.second"], where, "the second text")
+            second = base.words(row["columns.second"], where, "the second text")
         return Text(place, text, second, target)
 
     def _values_of_labels(self, row: Mapping[str, Any], where: str) -> list[str]:
@@ -148,7 +130,7 @@ class TableFormat(RecordsFormat):
         except (TypeError, ValueError, OverflowError):
             score = math.nan
         if not math.isfinite(score):
-            raise Damage.explain(where, "a number as the score", quote(value), "columns.score")
+            raise Damage.explain(where, "a number as the score", base.quote(value), "columns.score")
         return score
 
 
@@ -163,7 +145,7 @@ def _is_marked(value: Any, where: str) -> bool:
     mark = str(value).strip().lower()
     if mark not in ("0", "1", "0.0", "1.0", "false", "true"):
         expected = "0 or 1 in each column of a label"
-        raise Damage.explain(where, expected, quote(value), "columns.labels")
+        raise Damage.explain(where, expected, base.quote(value), "columns.labels")
     return mark in ("1", "1.0", "true")
 
 
@@ -182,15 +164,15 @@ def _label_text(value: Any, where: str) -> str:
         case None:
             return ""
     expected = "text or a whole number as a label, or a list of one"
-    raise Damage.explain(where, expected, quote(value), "columns.label")
+    raise Damage.explain(where, expected, base.quote(value), "columns.label")
 
 
 class ChoiceColumns(Config):
     """The columns of a multiple-choice table, named as in a table."""
 
-    context: TextColumn | None = None  # text that comes first; set this, `question` or both
-    question: TextColumn | None = None  # the question about it
-    options: TextColumn  # a column per option, or one column with a JSON list
+    context: base.TextColumn | None = None  # text that comes first; set this, `question` or both
+    question: base.TextColumn | None = None  # the question about it
+    options: base.TextColumn  # a column per option, or one column with a JSON list
     names: Column | None = None  # names of the options, a JSON list, if `answer` is one of them
     begins: Column | None = None  # text that begins every option, as in SWAG
     answer: Column  # the right answer
@@ -213,11 +195,11 @@ class ChoiceFormat(RecordsFormat):
     answer: Literal["index", "letter", "text"] = "index"
     first: int = Field(default=0, ge=0, le=1)  # number of the first option
 
-    def example(self, row: Row, place: str, where: str, counts: Counter[str]) -> ChoiceExample:
+    def example(self, row: base.Row, place: str, where: str, counts: Counter[str]) -> ChoiceExample:
         options = _check_options(row["columns.options"], where)
         target = self._target(row, options, where)
         texts = [
-            words(row[f"columns.{name}"], where, f"the {name}")
+            base.words(row[f"columns.{name}"], where, f"the {name}")
             for name in ("context", "question")
             if f"columns.{name}" in row
         ]
@@ -226,31 +208,33 @@ class ChoiceFormat(RecordsFormat):
         second = texts[1] if len(texts) > 1 else None
         return ChoiceExample(place, texts[0], second, options, target)
 
-    def _target(self, row: Row, options: Sequence[str], where: str) -> int:
-        value = plain(row["columns.answer"])
+    def _target(self, row: base.Row, options: Sequence[str], where: str) -> int:
+        value = base.plain(row["columns.answer"])
         values = [str(place + self.first) for place in range(len(options))]
         if "columns.names" in row:
             names = row["columns.names"]
             if not isinstance(names, list) or len(names) != len(options):
                 expected = f"a name for each of the {len(options)} options"
-                raise Damage.explain(where, expected, quote(names), "columns.names")
-            values = [plain(name) for name in names]
+                raise Damage.explain(where, expected, base.quote(names), "columns.names")
+            values = [base.plain(name) for name in names]
         elif self.answer == "letter":
             values, value = list(string.ascii_uppercase[: len(options)]), value.upper()
         elif self.answer == "text":
             values = [option.strip() for option in options]
         if values.count(value) != 1:
-            expected = f"one of {join_names(values)} as the answer"
-            answer = f"{quote(value)}{suggest(value, values)} (published tests may have no answers)"
-            raise Damage.explain(where, expected, answer, "answer or first")
+            expected = f"one of {base.join_names(values)} as the answer"
+            found = base.quote(value) + base.suggest(value, values)
+            found += " (published tests may have no answers)"
+            raise Damage.explain(where, expected, found, "answer or first")
         return values.index(value)
 
 
 def _check_options(options: Any, where: str) -> tuple[str, ...]:
     if not isinstance(options, list) or len(options) < 2:
-        number = str(len(options)) if isinstance(options, list) else quote(options)
+        number = str(len(options)) if isinstance(options, list) else base.quote(options)
         raise Damage.explain(where, "two options or more", number, "columns")
-    return tuple(words(option, where, f"option {place}") for place, option in enumerate(options))
+    named = ((option, f"option {place}") for place, option in enumerate(options))
+    return tuple(base.words(option, where, name) for option, name in named)
 
 
 class SquadFormat(FormatConfig):
@@ -271,10 +255,10 @@ class SquadFormat(FormatConfig):
         for place, entry in self._entries(file, counts):
             with self.skip_damage(counts):
                 where = f"{file.uri}:{place}"
-                context = words(_value(entry, "context", where, str), where, "the context")
+                context = base.words(_value(entry, "context", where, str), where, "the context")
                 id_ = str(_value(entry, "id", where, str | int))
                 where = f"{file.uri}, question {id_}"
-                question = words(_value(entry, "question", where, str), where, "the question")
+                question = base.words(_value(entry, "question", where, str), where, "the question")
                 stated = _value(entry, "answers", where, list | dict)
                 impossible = entry.get("is_impossible", False)
                 if isinstance(stated, dict):
@@ -288,15 +272,15 @@ class SquadFormat(FormatConfig):
                     raise Damage.explain(where, "an answer, or is_impossible: true", "neither")
                 yield Question(f"{file.name}:{id_}", id_, question, context, answers)
 
-    def _entries(self, file: SourceFile, counts: Counter[str]) -> Iterator[Record]:
+    def _entries(self, file: SourceFile, counts: Counter[str]) -> Iterator[base.Record]:
         """Yield each question with the fields of its paragraph."""
         if self.layout != "squad":
-            yield from read_objects(self, self.layout, file, counts)
+            yield from base.read_objects(self, self.layout, file, counts)
             return
-        for place, record in read_objects(self, "json", file, counts):
+        for place, record in base.read_objects(self, "json", file, counts):
             with self.skip_damage(counts):
                 lists = "data.paragraphs.qas"
-                yield from list_records(record, lists, place, file.uri, "data.format.layout")
+                yield from base.list_records(record, lists, place, file.uri, "data.format.layout")
 
     def _answers(
         self, stated: list[Any], context: str, where: str, counts: Counter[str]
@@ -305,13 +289,13 @@ class SquadFormat(FormatConfig):
             place = f"{where}, answers[{number}]"
             with self.skip_damage(counts, "answers_dropped_as_not_in_the_context"):
                 if not isinstance(answer, dict):
-                    raise Damage.explain(place, "an object", quote(answer), "kind")
-                text = words(_value(answer, "text", place, str), place, "the answer")
+                    raise Damage.explain(place, "an object", base.quote(answer), "kind")
+                text = base.words(_value(answer, "text", place, str), place, "the answer")
                 start = _value(answer, "answer_start", place, int)
                 content = context[start : start + len(text)] if start >= 0 else ""
                 if content != text:
-                    expected = f"{quote(text)} in the context from character {start} on"
-                    raise Damage.explain(place, expected, quote(content), "on_error to drop")
+                    expected = f"{base.quote(text)} in the context from character {start} on"
+                    raise Damage.explain(place, expected, base.quote(content), "on_error to drop")
                 yield Answer(text, start)
 
 
@@ -324,7 +308,7 @@ def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
 def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
     value = record.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise Damage.explain(where, f"{key!r} as in SQuAD's JSON", quote(value), "kind")
+        raise Damage.explain(where, f"{key!r} as in SQuAD's JSON", base.quote(value), "kind")
     return value
 
 
@@ -361,13 +345,13 @@ class FoldersFormat(FormatConfig):
         if label_text in self.skip_labels:
             counts["files_left_out_for_their_label"] += 1
             return
-        text = read_text(file, self.encoding)
+        text = base.read_text(file, self.encoding)
         with self.skip_damage(counts):
-            label = label_name(label_text, self.labels, file.uri)
+            label = base.label_name(label_text, self.labels, file.uri)
             if self.example == "file":
-                yield Text(file.name, words(text.strip(), file.uri, "the text"), None, label)
+                yield Text(file.name, base.words(text.strip(), file.uri, "the text"), None, label)
                 return
-            for line, each in enumerate(split_lines(text), start=1):
+            for line, each in enumerate(base.split_lines(text), start=1):
                 if each.strip():
                     yield Text(f"{file.name}:{line}", each.strip(), None, label)
 
@@ -398,7 +382,8 @@ class ParallelFormat(FormatConfig):
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
         other = replace(file, uri=self._other(file.uri), name=self._other(file.name), tag="")
-        sources, targets = (split_lines(read_text(each, self.encoding)) for each in (file, other))
+        texts = (base.read_text(each, self.encoding) for each in (file, other))
+        sources, targets = map(base.split_lines, texts)
         if len(sources) != len(targets):
             raise DataError(
                 f"expected aligned lines, found {len(sources):,} in {file.uri} and "
@@ -407,7 +392,7 @@ class ParallelFormat(FormatConfig):
         for line, pair in enumerate(zip(sources, targets, strict=True), start=1):
             where = f"{file.uri}:{line}"
             with self.skip_damage(counts):
-                source, target = (words(each.strip(), where, "the text") for each in pair)
+                source, target = (base.words(each.strip(), where, "the text") for each in pair)
                 yield Text(f"{file.name}:{line}", source, None, target)
 
     def _other(self, path: str) -> str:
@@ -431,7 +416,7 @@ class ParsesFormat(FormatConfig):
     kind: Literal["parses"] = "parses"
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Text]:
-        text = read_text(file, self.encoding)
+        text = base.read_text(file, self.encoding)
         for begin, content in _split_trees(text):
             before = begin + len(content) - len(content.lstrip())
             line = text.count("\n", 0, before) + 1
