@@ -54,7 +54,7 @@ from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
 from rungwise.corpus.cleaning.text import clean_all, segment
 from rungwise.corpus.config import CorpusConfig, list_ranges, name_ranges
 from rungwise.corpus.summary import CORPUS
-from rungwise.tokenizer import WordPieceConfig
+from rungwise.tokenizer.config import WordPieceConfig
 from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS, TokensConfig
 
 DATATROVE = """

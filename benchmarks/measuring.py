@@ -18,10 +18,11 @@ from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.notes import SharedResults
 from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.tokens import SpecialIds
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.shards import Shard
 from rungwise.instances.summary import InstancesSummary, ShardFile
-from rungwise.tokenizer import SpecialIds, TokenizerSummary
+from rungwise.tokenizer import TokenizerSummary
 
 if TYPE_CHECKING:
     from rungwise.instances.building import ShardTask
@@ -180,7 +181,8 @@ def make_stages(
     from rungwise.instances.building import ShardTask
     from rungwise.instances.causal import CausalConfig
     from rungwise.instances.pairs import MaskedPairsConfig
-    from rungwise.tokenizer import EncoderChoice, load_tokenizer, special_ids
+    from rungwise.tokenizer import load_tokenizer, special_ids
+    from rungwise.tokenizer.encoder import EncoderChoice
     from rungwise.tokenizer.token_building import EncodeTask
 
     masked = {"sequence_length": 128, "masking": {"unit": unit}}

@@ -27,12 +27,7 @@ from rungwise.core.randomness import bits
 from rungwise.finetune.config import DiscriminativeAdaptation, FinetuneConfig
 from rungwise.finetune.data import TaskData, check
 from rungwise.finetune.model import TaskModel
-from rungwise.models.device import (
-    keep_freed_memory,
-    list_devices,
-    multiplies_bfloat16,
-    seed_generators,
-)
+from rungwise.models import device as devices
 from rungwise.models.losses.cross_entropy import at_least_float32, token_sums
 from rungwise.tasks.kinds.heads import CrfHead, Rows
 from rungwise.tasks.kinds.items import Item
@@ -166,7 +161,7 @@ def logits_and_states(model: TaskModel, batch: ItemBatch) -> tuple[Tensor, Tenso
 
 def precision(model: TaskModel) -> AbstractContextManager[object]:
     """Return the autocast context of the model: bfloat16 if configured and native to its device."""
-    if model.config.bfloat16 and multiplies_bfloat16(model.device):
+    if model.config.bfloat16 and devices.multiplies_bfloat16(model.device):
         return torch.autocast(model.device.type, torch.bfloat16)
     return nullcontext()
 
@@ -301,10 +296,10 @@ def finetune(
     result as without the interruption. Raises ConfigError for impossible settings, UserError for a
     loss that is not finite."""
     check(config, data.info, data.pretrained.family, data.pretrained.objective)
-    keep_freed_memory()
+    devices.keep_freed_memory()
     torch.manual_seed(seed)
     # Draw the weights on the CPU, so that they depend on the seed and not on the device.
-    model = build(config, data).to(list_devices()[0])
+    model = build(config, data).to(devices.list_devices()[0])
     schedule = optimizers.ScheduleConfig(
         kind=config.schedule, warmup_fraction=config.warmup_fraction
     )
@@ -333,7 +328,7 @@ def finetune(
             chunks = ([items[index] for index in part] for part in parts)
             batches = [collate(each, model.kind).to(model.device) for each in chunks]
             # Make dropout depend on the step, not on earlier draws.
-            seed_generators(int(bits(seed, step, _DROPOUT)) >> 1, [model.device])
+            devices.seed_generators(int(bits(seed, step, _DROPOUT)) >> 1, [model.device])
             optimizers.set_learning_rate(optimizer, rates[step])
             loss = add_gradients(model, batches, weights)
             if not math.isfinite(loss):

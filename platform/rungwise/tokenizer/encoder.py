@@ -38,13 +38,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tokens import Ids
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusFile
-from rungwise.tokenizer.files import (
-    EVERY_CHARACTER,
-    FILE,
-    SPECIAL_IS_TEXT,
-    disable_extras,
-    refuse_panic,
-)
+from rungwise.tokenizer import files
 
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 
@@ -92,7 +86,7 @@ class ReferenceEncoder:
     def encodings(self, texts: list[str], words: bool) -> list[Encoding]:
         """Return the library's encodings; with `words` they cost more."""
         encode = self._tokenizer.encode_batch if words else self._tokenizer.encode_batch_fast
-        with one_thread(), refuse_panic():
+        with one_thread(), files.refuse_panic():
             return encode(texts, add_special_tokens=False)
 
 
@@ -108,7 +102,7 @@ def word_starts(encoding: Encoding) -> NDArray[np.bool_]:
 def copy_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     """Return a tokenizer with the same model that finds no special tokens and truncates nothing."""
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
-        return disable_extras(Tokenizer.from_str(tokenizer.to_str()))
+        return files.disable_extras(Tokenizer.from_str(tokenizer.to_str()))
     # Special tokens are not recognised, so they are left out and the model is shared.
     copy = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
@@ -224,7 +218,7 @@ def _split_kind(part: Mapping[str, Any]) -> str:
             return "bytes"
         case {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": pattern}:
             # "bracket" is the rule that keeps `[MASK]` as text; it ignores blanks.
-            kinds = {EVERY_CHARACTER: "character", SPECIAL_IS_TEXT: "bracket"}
+            kinds = {files.EVERY_CHARACTER: "character", files.SPECIAL_IS_TEXT: "bracket"}
             return kinds.get(pattern.get("Regex", ""), "unknown")
     return "unknown"
 
@@ -492,7 +486,7 @@ def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder
 def open_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
     """Return the encoder of the artifact in `folder`, cached in this process with its memo. A Ray
     worker process runs one task after another; each would start with an empty memo."""
-    return _open_encoder(folder.read_bytes(FILE), choice)
+    return _open_encoder(folder.read_bytes(files.FILE), choice)
 
 
 @functools.lru_cache(maxsize=2)  # each may take 300 MB

@@ -22,15 +22,7 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
 from rungwise.core.storage.store_errors import explain_connection_errors
 from rungwise.core.tokens import KNOWN_NAMES, ROLE_NAMES, UNK, SpecialIds
-from rungwise.corpus.cleaning.text import (
-    CONTROLS,
-    HTML_BREAK,
-    INVISIBLE,
-    JOINERS,
-    LINE_BREAKS,
-    ODD_BLANKS,
-    UNREADABLE,
-)
+from rungwise.corpus.cleaning import text as cleaning
 from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
 
 FILE = "tokenizer.json"
@@ -289,13 +281,15 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
 
 
 _STEPS = (
-    normalizers.Replace(Regex(f"[{CONTROLS}{INVISIBLE}{UNREADABLE}]"), ""),
-    normalizers.Replace(Regex(f"[\t{ODD_BLANKS}]"), " "),
-    normalizers.Replace(Regex(f"[\v\f\r{LINE_BREAKS}]"), "\n"),
+    normalizers.Replace(
+        Regex(f"[{cleaning.CONTROLS}{cleaning.INVISIBLE}{cleaning.UNREADABLE}]"), ""
+    ),
+    normalizers.Replace(Regex(f"[\t{cleaning.ODD_BLANKS}]"), " "),
+    normalizers.Replace(Regex(f"[\v\f\r{cleaning.LINE_BREAKS}]"), "\n"),
     normalizers.NFC(),
-    normalizers.Replace(Regex(JOINERS), ""),
+    normalizers.Replace(Regex(cleaning.JOINERS), ""),
     normalizers.NFC(),  # without the joiner, a letter and its accent may meet
-    normalizers.Replace(Regex(HTML_BREAK), " "),
+    normalizers.Replace(Regex(cleaning.HTML_BREAK), " "),
     normalizers.Replace(Regex("[ \n]{2,}|\n"), " "),
     normalizers.Strip(),
 )

@@ -39,7 +39,8 @@ from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, make_stages
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.data.files import load
-from rungwise.tokenizer import TokenizerFileConfig, train
+from rungwise.tokenizer import TokenizerFileConfig
+from rungwise.tokenizer.building import train
 from tests.conftest import Cli
 
 WORDS = [

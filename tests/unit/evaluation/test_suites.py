@@ -16,6 +16,7 @@ from scipy import stats
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.outside import list_matching_files
+from rungwise.core.tokens import SpecialIds
 from rungwise.evaluation.comparison.claims import compare, registered_claims
 from rungwise.evaluation.suites import perplexity
 from rungwise.evaluation.suites.items import Items
@@ -25,7 +26,9 @@ from rungwise.evaluation.suites.word_vectors import AnalogiesSuite, SimilaritySu
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
 from rungwise.tasks.formats.texts import ColumnsConfig, TableFormat
-from rungwise.tokenizer import FILE, ByteBpeConfig, SpecialIds, train
+from rungwise.tokenizer import FILE
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig
 from tests.toy_rungs import FIRST_WORD, Table, toy_rung
 from tests.unit.models.test_word_states import Recorder
 

@@ -44,7 +44,7 @@ def test_weights_of_the_best_epoch_are_kept_over_breaks(monkeypatch: pytest.Monk
             told.append(metrics)
             states.append(state())
 
-        monkeypatch.setattr(loop.scoring, "evaluate", scores)
+        monkeypatch.setattr(loop, "evaluate", scores)
         config = config_of(epochs=4, best_epoch=best)
         model = finetune(config, toy_data("classification"), 3, on_epoch, start)
         return model.state_dict(), told, states

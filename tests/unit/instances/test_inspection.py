@@ -22,7 +22,8 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.summary import InstancesSummary
 from rungwise.instances.texts import DenoisedSpansConfig, DocumentRowsConfig
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer
+from rungwise.tokenizer import load_tokenizer
+from rungwise.tokenizer.config import ByteBpeConfig, WordPieceConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from tests.corpora import made_up_documents, text_and_tokenizer
 from tests.small_models import INSTANCES

@@ -17,6 +17,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
 from rungwise.corpus.cleaning.text import segment
 from rungwise.instances import shards
 from rungwise.instances.building import build_instances
@@ -24,7 +25,6 @@ from rungwise.instances.kind import Built, ContractShare, Facts, check_shares
 from rungwise.instances.masked_kind import MaskedKind
 from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, SentenceOrderConfig
 from rungwise.instances.shards import join_rows, pad_rows
-from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.corpora import text_of

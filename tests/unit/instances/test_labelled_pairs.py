@@ -26,8 +26,9 @@ from rungwise.tasks.config import TaskTokensConfig
 from rungwise.tasks.data import task_text
 from rungwise.tasks.data.task_text import encode_pairs
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, train
-from rungwise.tokenizer.config import TrainedConfig
+from rungwise.tokenizer import load_tokenizer
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig, TrainedConfig, WordPieceConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile
 from tests.conftest import made_up_sentences, small_recipe

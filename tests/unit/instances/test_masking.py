@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.randomness import bits, extend, uniform
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.masking import (
     Masked,
     MaskingConfig,
@@ -19,7 +20,6 @@ from rungwise.instances.masking import (
     mask,
     span_lengths,
 )
-from rungwise.tokenizer import SpecialIds
 
 PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
 VOCAB = 1000

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.causal import CausalConfig
 from rungwise.instances.kind import Facts, Kind
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.sentence_runs import SentenceRunsConfig
 from rungwise.instances.shards import Shard, pad_rows
 from rungwise.instances.texts import DocumentRowsConfig
-from rungwise.tokenizer import SpecialIds
 from tests.corpora import text_of
 
 END = 3

@@ -18,6 +18,7 @@ from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.summary import PerSplit
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import CLS_ID, SEP_ID, UNK_ID
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.arpa import read_arpa
 from rungwise.models.families.bert import MaskedOutput
@@ -28,15 +29,9 @@ from rungwise.pipeline.loading import find_built
 from rungwise.serving.export import write_pretrained
 from rungwise.serving.hugging_face.reading import FILES
 from rungwise.serving.hugging_face.writing import HUB_CARD
-from rungwise.tokenizer import (
-    CLEAN_UP,
-    CLS_ID,
-    SEP_ID,
-    UNK_ID,
-    WordPieceConfig,
-    open_encoder,
-    train,
-)
+from rungwise.tokenizer import CLEAN_UP, open_encoder
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import WordPieceConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.pretrained import load_module

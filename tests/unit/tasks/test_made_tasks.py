@@ -15,6 +15,7 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.context import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import CLS_ID
 from rungwise.corpus.cleaning.text import segment
 from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.summary import read_split
@@ -30,7 +31,6 @@ from rungwise.tasks.data import made
 from rungwise.tasks.data.files import build_task
 from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, Paragraph, count_words, hide_name
 from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read_examples
-from rungwise.tokenizer import CLS_ID
 from tests.summaries import corpus_of, standing
 from tests.toy_rungs import FIRST_WORD, toy_rung
 

@@ -21,17 +21,19 @@ from rungwise.tasks.kinds.items import Frame, locate
 from rungwise.tokenizer import (
     CLEAN_UP,
     FILE,
-    ByteBpeConfig,
-    CharacterConfig,
     TokenizerFileConfig,
-    WordConfig,
-    WordPieceConfig,
     ids_after_blank,
     load_reader,
     read_tokenizer,
-    train,
 )
-from rungwise.tokenizer.config import TrainedConfig
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import (
+    ByteBpeConfig,
+    CharacterConfig,
+    TrainedConfig,
+    WordConfig,
+    WordPieceConfig,
+)
 from rungwise.tokenizer.files import remove_clean_up
 from tests.unit.corpus.test_corpus_cleaning import ANY_TEXT, MESSY_TEXT
 

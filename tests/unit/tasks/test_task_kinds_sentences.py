@@ -15,7 +15,8 @@ from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagge
 from rungwise.tasks.kinds.items import Frame, Item, longest_first
 from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
 from rungwise.tasks.kinds.labels import marks_spans
-from rungwise.tokenizer import ByteBpeConfig, train
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig
 from rungwise.tokenizer.files import wordpiece
 from tests.task_cases import NUMBERED, SPAN, words
 

@@ -19,16 +19,14 @@ from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.building import ShardTask, list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.tokenizer import (
+from rungwise.tokenizer import load_tokenizer, special_ids, token_building
+from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
+    TrainedConfig,
     WordConfig,
     WordPieceConfig,
-    load_tokenizer,
-    special_ids,
-    token_building,
 )
-from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.token_stage import TokensConfig, TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText, TokensFile, write_tokens
 from tests.corpora import made_up_documents, text_and_tokenizer

@@ -20,14 +20,8 @@ from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import TaskTextConfig, TaskTokensConfig
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
-from rungwise.tokenizer import (
-    CLEAN_UP,
-    TextEncoder,
-    TokenizerSummary,
-    choose_encoder,
-    load_tokenizer,
-    open_encoder,
-)
+from rungwise.tokenizer import CLEAN_UP, TokenizerSummary, load_tokenizer
+from rungwise.tokenizer.encoder import TextEncoder, choose_encoder, open_encoder
 from rungwise.tokenizer.token_building import count_no_tokens, summarise_files
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import document_hash, write_tokens
