@@ -12,18 +12,11 @@ import pyarrow as pa
 from rungwise.core.errors import DataError
 from rungwise.core.randomness import mix
 from rungwise.core.storage.store_errors import explain_connection_errors
+from rungwise.corpus import config as configs
 from rungwise.corpus.building.held_out import can_be_cut
 from rungwise.corpus.cleaning import duplicates
 from rungwise.corpus.cleaning.text import DOCUMENT, PARAGRAPH, clean, clean_all, find_fault, segment
-from rungwise.corpus.config import (
-    CorpusConfig,
-    DocumentRules,
-    FileSource,
-    PydocsSource,
-    Range,
-    source_key,
-    source_names,
-)
+from rungwise.corpus.config import CorpusConfig, DocumentRules, PydocsSource, Range
 from rungwise.corpus.document import SCHEMA, RawDocument, batch_by_size, text_length
 from rungwise.corpus.readers import pydocs, streams
 from rungwise.corpus.readers.documents import READERS
@@ -37,9 +30,9 @@ def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
     """Yield the documents of a range in order, and one without text per skipped part."""
     source = config.sources[range.source]
     if isinstance(source, PydocsSource):
-        yield from pydocs.read_modules(range.files, source_key(range.source, "packages"))
+        yield from pydocs.read_modules(range.files, configs.source_key(range.source, "packages"))
         return
-    label = getattr(source, "label", None) or source_names(config.sources)[range.source]
+    label = getattr(source, "label", None) or configs.source_names(config.sources)[range.source]
     for file in range.files:
         reader = FileReader(
             file=file,
@@ -62,7 +55,7 @@ def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
 
 
-def _documents(reader: FileReader, source: FileSource) -> Iterator[RawDocument]:
+def _documents(reader: FileReader, source: configs.FileSource) -> Iterator[RawDocument]:
     if reader.file.size_bytes == 0:
         return
     is_intact = False

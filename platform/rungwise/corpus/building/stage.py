@@ -24,20 +24,12 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.context import Context
 from rungwise.core.stages.notes import SharedResults, note_used
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus import config as configs
 from rungwise.corpus.building.held_out import choose_split, fraction_threshold
 from rungwise.corpus.building.range_task import NO_POSITIONS, STAGING, PositionFiles, RangeTask
 from rungwise.corpus.cleaning import duplicates, overlap
 from rungwise.corpus.cleaning.duplicates import DocumentDecision
-from rungwise.corpus.config import (
-    CorpusConfig,
-    DocumentRules,
-    Range,
-    TextSource,
-    list_ranges,
-    name_ranges,
-    source_key,
-    source_names,
-)
+from rungwise.corpus.config import CorpusConfig, DocumentRules, Range
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers.streams import estimate_unpacked_bytes
 from rungwise.corpus.summary import CORPUS, CorpusSummary, RangeReport, summarise_reports
@@ -160,7 +152,7 @@ def build_corpus(
     """Build the corpus of `config` in `output`. Raises DataError or ConfigError for faults that the
     user can mend, wherever on the cluster."""
     task = RangeTask(config, output, SharedResults.beside(output))
-    ranges = name_ranges(list_ranges(config), config, CORPUS.version)
+    ranges = configs.name_ranges(configs.list_ranges(config), config, CORPUS.version)
     packs = tasks.pack_items(ranges, [_text_bytes(range) for range in ranges])
     by_number: dict[int, RangeReport] = {}
     documents = num_bytes = 0
@@ -254,7 +246,7 @@ def write_corpus(
 ) -> CorpusSummary:
     """Write a corpus of documents at hand, each range, all of one source, to its own files in
     `output`, in this process. Raises DataError if two documents have the same id."""
-    config = CorpusConfig(sources=(TextSource(name=source, paths=("-",)),), **dict(rules))
+    config = CorpusConfig(sources=(configs.TextSource(name=source, paths=("-",)),), **dict(rules))
     task = RangeTask(config, output, SharedResults(output / STAGING))
     reports, pack = [], []
     for number, documents in enumerate(ranges):
@@ -301,12 +293,11 @@ def _refuse_damage(config: CorpusConfig, ranges: list[Range], reports: list[Rang
 
 def _refuse_same_name(task: RangeTask, range: Range, row: int) -> None:
     source = task.config.sources[range.source]
+    name = configs.source_names(task.config.sources)[range.source]
     id_ = pa.concat_tables(task.tables(range))["id"][row].as_py()
-    key = source_key(range.source, "id_field" if getattr(source, "id_field", None) else "paths")
-    raise DataError(
-        f"two documents of {source_names(task.config.sources)[range.source]} have the id {id_!r}; "
-        + (f"ids must differ: change {key}" if range.files else "ids must differ")
-    )
+    field = "id_field" if getattr(source, "id_field", None) else "paths"
+    change = f": change {configs.source_key(range.source, field)}" if range.files else ""
+    raise DataError(f"two documents of {name} have the id {id_!r}; ids must differ{change}")
 
 
 def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:

@@ -31,6 +31,7 @@ from rungwise.tasks.kinds.examples import SPLITS, Damage, Example, Kind, check_e
 if TYPE_CHECKING:
     from _csv import Reader
 
+Files = Sequence[SourceFile]
 DROPPED = "damaged_examples_dropped"  # their counter
 _SHOWN = 60
 _NAMES_SHOWN = 20
@@ -62,9 +63,7 @@ class FormatConfig(Config, ABC):
         """Yield the examples of a file in order; `counts` counts those left out, by reason. Raises
         DataError, naming file and line, for data that cannot be used."""
 
-    def select_files(
-        self, files: Sequence[SourceFile], counts: Counter[str]
-    ) -> Sequence[SourceFile]:
+    def select_files(self, files: Files, counts: Counter[str]) -> Files:
         """Return the files of a split that hold examples; `counts` counts the others."""
         return files
 

@@ -55,7 +55,9 @@ def to_iob2(tags: Sequence[str], scheme: Collection[str]) -> list[str]:
     if not are_spans(scheme):
         return [*tags]
     iob2, inside = [], ""
-    for tag in _add_type(tags, scheme):
+    if _are_bare(scheme):
+        tags = [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
+    for tag in tags:
         mark, type_ = tag[0], tag[2:]
         begins = mark in _BEGINS or type_ != inside
         iob2.append("O" if tag == "O" else f"{'B' if begins else 'I'}-{type_}")
@@ -95,13 +97,6 @@ def find_odd_tag(tags: Collection[str]) -> tuple[str, str] | None:
 def _are_bare(tags: Collection[str]) -> bool:
     """Tell whether the tags mark spans without a type: B, I and O, or B, M, E and S."""
     return _BARE.issuperset(tags) and not ({"B", "S"}.isdisjoint(tags) and not {*"IE"} <= {*tags})
-
-
-def _add_type(tags: Sequence[str], scheme: Collection[str]) -> Sequence[str]:
-    """Return tags without a type as tags with a mark and a type."""
-    if _are_bare(scheme):
-        return [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
-    return tags
 
 
 # Only blank and tab: an ideographic or no-break space is a word where characters are words.

@@ -262,7 +262,11 @@ class SquadFormat(FormatConfig):
                 stated = _value(entry, "answers", where, list | dict)
                 impossible = entry.get("is_impossible", False)
                 if isinstance(stated, dict):
-                    stated = _pair_answers(stated, where)
+                    texts, starts = (
+                        _value(stated, key, where, list) for key in ("text", "answer_start")
+                    )
+                    pairs = itertools.zip_longest(texts, starts)
+                    stated = [{"text": text, "answer_start": start} for text, start in pairs]
                     impossible = impossible or not stated
                 answers = () if impossible else tuple(self._answers(stated, context, where, counts))
                 if impossible and self.unanswerable == "drop":
@@ -299,12 +303,6 @@ class SquadFormat(FormatConfig):
                 yield Answer(text, start)
 
 
-def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    texts, starts = (_value(lists, key, where, list) for key in ("text", "answer_start"))
-    pairs = itertools.zip_longest(texts, starts)
-    return [{"text": text, "answer_start": start} for text, start in pairs]
-
-
 def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:
     value = record.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
@@ -325,9 +323,7 @@ class FoldersFormat(FormatConfig):
     labels: Labels | None = None
     skip_labels: tuple[str, ...] = ()  # folders or files to leave out
 
-    def select_files(
-        self, files: Sequence[SourceFile], counts: Counter[str]
-    ) -> Sequence[SourceFile]:
+    def select_files(self, files: base.Files, counts: Counter[str]) -> base.Files:
         """Leave out files beside the folders of classes, such as a README or a list of names."""
         if self.label == "file":
             return files
@@ -366,9 +362,7 @@ class ParallelFormat(FormatConfig):
     source: str = Field(min_length=1)
     target: str = Field(min_length=1)
 
-    def select_files(
-        self, files: Sequence[SourceFile], counts: Counter[str]
-    ) -> Sequence[SourceFile]:
+    def select_files(self, files: base.Files, counts: Counter[str]) -> base.Files:
         """Return the files of sources. Raises DataError if one lacks its partner."""
         uris = {file.uri for file in files}
         sources = [file for file in files if self._other(file.uri) != file.uri]

@@ -33,19 +33,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
+from rungwise.tasks.kinds import kind as kinds
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, Row, locate, token_ids, windows
-from rungwise.tasks.kinds.kind import (
-    Calibration,
-    Outputs,
-    Prediction,
-    Record,
-    Rules,
-    Stand,
-    TaskKind,
-    TextKind,
-    commonest,
-)
+from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, TaskKind, TextKind
 from rungwise.tasks.scoring import metrics
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means, ratio
 from rungwise.tokenizer import CLEAN_UP
@@ -117,7 +108,7 @@ class Span(TaskKind):
         "exact_match": TaskMetric(_count, lambda n: ratio(n[..., 0], n[..., 2])),
     }
 
-    def build_head(self, stand: Stand) -> TaskHead:
+    def build_head(self, stand: kinds.Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import SpanHead
 
         return SpanHead(stand.width)
@@ -145,7 +136,7 @@ class Span(TaskKind):
         answers = [answer] if isinstance(answer, str) else answer
         return " | ".join(dict.fromkeys(answers)) or "no answer"
 
-    def parse(self, record: Record) -> Question:
+    def parse(self, record: kinds.Record) -> Question:
         id_ = str(record.values.get("id") or record.where)
         return Question(record.where, id_, record.text("question"), record.text("context"))
 
@@ -249,7 +240,7 @@ class Generation(TextKind):
         "exact_match": TaskMetric(_count_exact, mean),
     }
 
-    def build_head(self, stand: Stand) -> TaskHead:
+    def build_head(self, stand: kinds.Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import TokenHead
 
         return TokenHead(stand.width, stand.num_tokens, stand.dropout)
@@ -306,7 +297,7 @@ class Generation(TextKind):
         return [{"text": outputs.tokenizer.decode(ids.tolist())} for ids in outputs.arrays]
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
-        target = commonest(example.target for example in train)
+        target = kinds.commonest(example.target for example in train)
         return {
             "majority": [{"text": target}] * len(test),
             "copy": [{"text": example.text} for example in test],
@@ -341,7 +332,7 @@ class Choice(TaskKind):
     def fields(self) -> tuple[str, ...]:
         return ("context", f"{_OPTION}0", f"{_OPTION}1")
 
-    def parse(self, record: Record) -> ChoiceExample:
+    def parse(self, record: kinds.Record) -> ChoiceExample:
         question = record.text("question") if "question" in record else None
         return ChoiceExample(record.where, record.text("context"), question, _options(record))
 
@@ -364,7 +355,7 @@ class Choice(TaskKind):
             items.append(Item(rows, index, example.target, cut=begin > 0 or longest > room))
         return items
 
-    def build_head(self, stand: Stand) -> TaskHead:
+    def build_head(self, stand: kinds.Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import ChoiceHead
 
         return ChoiceHead(stand.width, 1, stand.pooling, stand.dropout, stand.pooler)
@@ -388,7 +379,7 @@ class Choice(TaskKind):
         ]
 
     def rules(self, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]) -> Rules:
-        option = commonest(example.target for example in train)
+        option = kinds.commonest(example.target for example in train)
         lengths = [[len(option) for option in example.options] for example in test]
         return {
             "majority": [{"option": option}] * len(test),
@@ -396,7 +387,7 @@ class Choice(TaskKind):
         }
 
 
-def _options(record: Record) -> tuple[str, ...]:
+def _options(record: kinds.Record) -> tuple[str, ...]:
     options = record.values.get("options")
     if options is None:
         columns = {n: v for n, v in record.values.items() if _NUMBERED.fullmatch(str(n))}

@@ -29,21 +29,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
+from rungwise.tasks.kinds import kind as kinds
 from rungwise.tasks.kinds import rivals
 from rungwise.tasks.kinds.examples import Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, Pairs, Row, longest_first, token_ids, windows
-from rungwise.tasks.kinds.kind import (
-    Calibration,
-    Decision,
-    Outputs,
-    Prediction,
-    Record,
-    Rules,
-    Stand,
-    TaskKind,
-    TextKind,
-    commonest,
-)
+from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, TaskKind, TextKind
 from rungwise.tasks.kinds.rivals import Rival
 from rungwise.tasks.scoring.metrics import (
     Numbers,
@@ -74,7 +64,7 @@ class SentenceKind(TextKind):
     def takes(self, key: str) -> bool:
         return super().takes(key) and key != ("windows" if self.info.pair else "pairs")
 
-    def build_head(self, stand: Stand) -> TaskHead:
+    def build_head(self, stand: kinds.Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import SequenceHead
 
         pooled = (stand.pooling, stand.dropout, stand.pooler)
@@ -204,7 +194,7 @@ class Classification(SentenceKind):
         return [scipy.special.softmax(logits).tolist() for logits in mean_logits(outputs)]
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
-        label = commonest(example.target for example in train)
+        label = kinds.commonest(example.target for example in train)
         return {"majority": [{"label": label}] * len(test)}
 
 
@@ -353,9 +343,9 @@ class Multilabel(SentenceKind):
         present_C = targets_N.sum(dim=0)
         return torch.stack((len(targets_N) - present_C, present_C))
 
-    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
+    def decisions(self, row: Mapping[str, Any]) -> list[kinds.Decision]:
         return [
-            Decision(str(label in row["gold"]), str(present), p if present else 1 - p)
+            kinds.Decision(str(label in row["gold"]), str(present), p if present else 1 - p)
             for label, p in zip(self.info.labels, row["probabilities"], strict=True)
             for present in [label in row["prediction"]]
         ]
@@ -401,7 +391,7 @@ class Multilabel(SentenceKind):
         right_C = gold_NC.sum(axis=0)[order_C].cumsum()  # if each text gets the first 1, 2, ...
         f1_C = 2 * right_C / (len(train) * np.arange(1, len(right_C) + 1) + gold_NC.sum())
         rules = {
-            "majority": commonest(example.target for example in train),
+            "majority": kinds.commonest(example.target for example in train),
             "most_frequent": [info.labels[place] for place in order_C[: f1_C.argmax() + 1]],
         }
         return {name: [{"labels": labels}] * len(test) for name, labels in rules.items()}
@@ -456,7 +446,7 @@ class Tagging(TaskKind):
         "accuracy": TaskMetric(_count_words, mean),
     }
 
-    def build_head(self, stand: Stand) -> TaskHead:
+    def build_head(self, stand: kinds.Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import CrfHead, TokenHead
 
         head = CrfHead if stand.crf else TokenHead
@@ -468,7 +458,7 @@ class Tagging(TaskKind):
     def metric_names(self) -> Sequence[str]:
         return tuple(self.metrics) if marks_spans(self.info.labels) else ("accuracy",)
 
-    def parse(self, record: Record) -> Tagged:
+    def parse(self, record: kinds.Record) -> Tagged:
         words = record.values.get("words")
         if not isinstance(words, list | tuple):
             words = record.text("words" if "words" in record.values else "text").split()
@@ -509,9 +499,9 @@ class Tagging(TaskKind):
     def example_score(self, row: Mapping[str, Any]) -> float:
         return float(np.mean([a == b for a, b in zip(row["gold"], row["prediction"], strict=True)]))
 
-    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
+    def decisions(self, row: Mapping[str, Any]) -> list[kinds.Decision]:
         words = zip(row["gold"], row["prediction"], row["probabilities"], strict=True)
-        return [Decision(gold, tag, p[self.info.labels.index(tag)]) for gold, tag, p in words]
+        return [kinds.Decision(gold, tag, p[self.info.labels.index(tag)]) for gold, tag, p in words]
 
     def class_items(self, answer: Any) -> set[tuple[Any, ...]] | None:
         return {*find_spans(answer)} if marks_spans(self.info.labels) else None
@@ -530,8 +520,8 @@ class Tagging(TaskKind):
         for example in train:
             for word, tag in zip(example.words, example.tags or (), strict=True):
                 tag_counts.setdefault(word, Counter())[tag] += 1
-        overall = commonest(tag for example in train for tag in example.tags or ())
-        best = {word: commonest(counts) for word, counts in tag_counts.items()}
+        overall = kinds.commonest(tag for example in train for tag in example.tags or ())
+        best = {word: kinds.commonest(counts) for word, counts in tag_counts.items()}
         return {
             "majority": [{"tags": [overall] * len(example.words)} for example in test],
             "word_majority": [
