@@ -34,7 +34,6 @@ from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.documents import gutenberg_text
 from rungwise.corpus.readers.file_reader import plain_breaks
-from rungwise.corpus.readers.streams import decode, wide_encoding
 from rungwise.corpus.summary import CorpusSummary
 
 _HEAD_BYTES = 200_000  # of a file, to see what it is
@@ -113,7 +112,7 @@ def _guess_kind(file: SourceFile) -> str:
         return archive
     if suffix in _TABLES:
         return "table"
-    text = decode(head)[0]
+    text = streams.decode(head)[0]
     records = _parse_records(text)
     is_long = suffix in _LINES_OF_JSON and "\n" not in text
     if all(isinstance(each, dict) for each in records) and (records or is_long):
@@ -338,7 +337,7 @@ def _take_samples(kind: str, files: Sequence[SourceFile]) -> list[_Sample]:
     samples, rest = [], _SAMPLE_BYTES
     for number, file in enumerate(sorted(spread, key=lambda file: file.size_bytes)):
         content, share = read_start(file, rest // (len(spread) - number))
-        if share < 1 and not wide_encoding(content):
+        if share < 1 and not streams.wide_encoding(content):
             end = content.rfind(b"\n") + 1 or content.rfind(b" ") + 1 or len(content)
             content, share = content[:end], share * end / len(content)
         name = file.uri.removesuffix(streams.compression_suffix(file.uri))
@@ -414,10 +413,9 @@ def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
 
 def _choose_field(group: FileGroup, samples: Sequence[_Sample]) -> bool:
     """Take the field with the longest strings for the text; False if text is inside of others."""
+    heads = (streams.read_head(sample.file, _SAMPLE_BYTES) for sample in samples)
     records = [row for sample in samples for row in sample.rows] or [
-        record
-        for sample in samples
-        for record in _parse_records(decode(streams.read_head(sample.file, _SAMPLE_BYTES))[0])
+        record for head in heads for record in _parse_records(streams.decode(head)[0])
     ]
     characters: Counter[str] = Counter()
     inside = 0
@@ -446,7 +444,7 @@ def _strings(value: Any) -> Iterator[str]:
 def _choose_encoding(group: FileGroup, samples: Sequence[bytes]) -> None:
     """Choose the encoding of a source, by samples of files, and note it."""
     # One byte far from the beginning may tell.
-    encodings = Counter(decode(content)[1] for content in samples)
+    encodings = Counter(streams.decode(content)[1] for content in samples)
     if set(encodings) - {"utf-8"}:
         group.source["encoding"] = "detect"
         counts = ", ".join(f"{count} {name}" for name, count in encodings.most_common())
@@ -457,7 +455,7 @@ def _choose_encoding(group: FileGroup, samples: Sequence[bytes]) -> None:
 
 def _choose_layout(group: FileGroup, samples: Sequence[bytes]) -> None:
     """Choose the keys of a source of text, by samples of files, and note them."""
-    heads = (decode(content[:_HEAD_BYTES])[0] for content in samples)
+    heads = (streams.decode(content[:_HEAD_BYTES])[0] for content in samples)
     texts = [plain_breaks(text) for text in heads if text]
     joined = "\n\n".join(texts)
     layout = "sentence" if group.is_code else _guess_layout(joined)

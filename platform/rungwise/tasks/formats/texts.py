@@ -262,11 +262,7 @@ class SquadFormat(FormatConfig):
                 stated = _value(entry, "answers", where, list | dict)
                 impossible = entry.get("is_impossible", False)
                 if isinstance(stated, dict):
-                    texts, starts = (
-                        _value(stated, key, where, list) for key in ("text", "answer_start")
-                    )
-                    pairs = itertools.zip_longest(texts, starts)
-                    stated = [{"text": text, "answer_start": start} for text, start in pairs]
+                    stated = _pair_answers(stated, where)
                     impossible = impossible or not stated
                 answers = () if impossible else tuple(self._answers(stated, context, where, counts))
                 if impossible and self.unanswerable == "drop":
@@ -301,6 +297,12 @@ class SquadFormat(FormatConfig):
                     expected = f"{base.quote(text)} in the context from character {start} on"
                     raise Damage.explain(place, expected, base.quote(content), "on_error to drop")
                 yield Answer(text, start)
+
+
+def _pair_answers(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    texts, starts = (_value(lists, key, where, list) for key in ("text", "answer_start"))
+    pairs = itertools.zip_longest(texts, starts)
+    return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
 def _value(record: dict[str, Any], key: str, where: str, kind: Any) -> Any:

@@ -35,16 +35,8 @@ from rungwise.tasks.kinds.examples import Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, Pairs, Row, longest_first, token_ids, windows
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, TaskKind, TextKind
 from rungwise.tasks.kinds.rivals import Rival
-from rungwise.tasks.scoring.metrics import (
-    Numbers,
-    Predictions,
-    TaskMetric,
-    f1_scores,
-    mean,
-    means,
-    ratio,
-    thirds,
-)
+from rungwise.tasks.scoring import metrics
+from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means, ratio
 from rungwise.tokenizer import ids_after_blank, special_ids
 from rungwise.tokenizer.mask_units import HAN
 
@@ -141,18 +133,18 @@ def _counts(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) 
 
 def _micro_f1(totals: Numbers) -> Numbers:
     """The accuracy, where each example has one label and one is predicted."""
-    right, predicted, gold = thirds(totals)
+    right, predicted, gold = metrics.thirds(totals)
     return ratio(2 * right.sum(-1), (predicted + gold).sum(-1))
 
 
 def _macro_f1(totals: Numbers) -> Numbers:
-    _, predicted, gold = thirds(totals)
-    return ratio(f1_scores(totals).sum(-1), (predicted + gold > 0).sum(-1))
+    _, predicted, gold = metrics.thirds(totals)
+    return ratio(metrics.f1_scores(totals).sum(-1), (predicted + gold > 0).sum(-1))
 
 
 def _matthews(totals: Numbers) -> Numbers:
     """Gorodkin 2004: the correlation of two assignments, for any number of classes."""
-    right, predicted, gold = thirds(totals)
+    right, predicted, gold = metrics.thirds(totals)
     number = gold.sum(-1)
     covariance = right.sum(-1) * number - (predicted * gold).sum(-1)
     variances = (number**2 - (predicted**2).sum(-1)) * (number**2 - (gold**2).sum(-1))
@@ -170,7 +162,7 @@ class Classification(SentenceKind):
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
         "accuracy": TaskMetric(_counts, _micro_f1),
         "macro_f1": TaskMetric(_counts, _macro_f1),
-        "f1": TaskMetric(_counts, lambda totals: f1_scores(totals)[..., 1]),
+        "f1": TaskMetric(_counts, lambda totals: metrics.f1_scores(totals)[..., 1]),
         "matthews": TaskMetric(_counts, _matthews),
     }
 
@@ -315,7 +307,9 @@ class Multilabel(SentenceKind):
     words = "which of {labels} labels {input} has"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
         "micro_f1": TaskMetric(_count_labels, lambda totals: _micro_f1(totals[..., 2:])),
-        "macro_f1": TaskMetric(_count_labels, lambda totals: f1_scores(totals[..., 2:]).mean(-1)),
+        "macro_f1": TaskMetric(
+            _count_labels, lambda totals: metrics.f1_scores(totals[..., 2:]).mean(-1)
+        ),
         "exact_match": TaskMetric(_count_labels, mean),
     }
 
