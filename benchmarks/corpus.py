@@ -261,7 +261,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.grow:
         # In this process, whose seconds are counted.
-        stage.pack_items = tasks.pack_items = lambda items, _: Packs([list(items)], small=True)
+        stage.tasks.pack_items = tasks.pack_items = lambda items, _: Packs(
+            [list(items)], small=True
+        )
         for megabytes in (0.5, options.megabytes):
             with tempfile.TemporaryDirectory() as folder:
                 (Path(folder) / "in").mkdir()

@@ -146,13 +146,13 @@ def test_tokens_of_unchanged_text_are_used_again(
     """With the same tokenizer, proved on new text alone; with another one, none."""
     encoded: list[str] = []
     proved: list[str] = []
-    sample = token_building.sample_corpus
+    sample = token_building.encoders.sample_corpus
 
     def note_proof(corpus: Folder, files: Sequence[CorpusFile], num_bytes: int) -> pa.StringArray:
         proved[:] = [each.file for each in files]
         return sample(corpus, files, num_bytes)
 
-    monkeypatch.setattr(token_building, "sample_corpus", note_proof)
+    monkeypatch.setattr(token_building.encoders, "sample_corpus", note_proof)
     encode = token_building.encode_file
 
     def note(corpus: Folder, file: CorpusFile, *others: Any) -> TokenisedText:
