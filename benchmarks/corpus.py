@@ -47,7 +47,6 @@ from rungwise.core.stages.notes import SharedResults
 from rungwise.core.stages.stage import StageType
 from rungwise.core.storage import known_digests
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_builder import RangeBuilder, read_range
 from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
@@ -261,9 +260,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.grow:
         # In this process, whose seconds are counted.
-        stage.tasks.pack_items = tasks.pack_items = lambda items, _: Packs(
-            [list(items)], small=True
-        )
+        tasks.pack_items = lambda items, _: Packs([list(items)], small=True)
         for megabytes in (0.5, options.megabytes):
             with tempfile.TemporaryDirectory() as folder:
                 (Path(folder) / "in").mkdir()
