@@ -345,7 +345,7 @@ def finetune(
         metrics = {"loss": scores.loss, **scores.metrics}
         if config.best_epoch:
             score = scores.metrics[data.info.metric]
-            if best is None or (score, -scores.loss) > (best.score, -best.loss):
+            if best is None or not (best.score, -best.loss) >= (score, -scores.loss):
                 copy = {name: tensor.clone() for name, tensor in model.state_dict().items()}
                 best = Best(epoch + 1, score, scores.loss, copy)
             metrics |= {f"kept/{name}": getattr(best, name) for name in ("epoch", "score", "loss")}
