@@ -36,13 +36,12 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.stages.artifact import SharedResults
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.corpus import files as files_module
+from rungwise.corpus import config as config_module
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_task import NO_POSITIONS, PositionFiles, RangeTask
 from rungwise.corpus.building.stage import choose_partitions
 from rungwise.corpus.cleaning import duplicates
-from rungwise.corpus.config import CorpusConfig
-from rungwise.corpus.files import Range, input_digests
+from rungwise.corpus.config import CorpusConfig, Range, input_digests
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 from rungwise.instances.building import list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
@@ -70,7 +69,7 @@ def real_range(folder: Path) -> dict[str, Any]:
     config = _config(str(folder / "in.jsonl"), 256.0)
     out = Folder.at(folder / "out")
     task = RangeTask(config, out, SharedResults(out / "shared"))
-    [one] = files_module.name_ranges(files_module.list_ranges(config), config, version=0)
+    [one] = config_module.name_ranges(config_module.list_ranges(config), config, version=0)
     reading = task.read(one)
     writing = task.write_training(one, NO_POSITIONS, HeldOutSplit(2**64 // 100))
     return {
@@ -96,13 +95,13 @@ def planning(terabytes: float, shard_megabytes: float) -> tuple[dict[str, Any], 
         for n in range(count)
     ]
     with (
-        mock.patch.object(files_module, "list_source_files", return_value=files),
+        mock.patch.object(config_module, "list_source_files", return_value=files),
         mock.patch.object(tasks.ray, "cluster_resources", return_value={"CPU": CPUS}),
     ):
         with _measured(result, "digest"):
             input_digests(config)
         with _measured(result, "ranges"):
-            cut = files_module.list_ranges(config)
+            cut = config_module.list_ranges(config)
         with _measured(result, "packing"):
             packs = tasks.pack_items(cut, [one.num_bytes for one in cut])
     sizes = [sum(one.num_bytes for one in pack) for pack in packs]

@@ -45,16 +45,13 @@ from rungwise.core.stages.artifact import Artifact, SharedResults
 from rungwise.core.stages.stage import Context, StageType
 from rungwise.core.storage import source_files
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.building import stage
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_builder import RangeBuilder, read_range
 from rungwise.corpus.building.range_task import NO_POSITIONS, RangeTask
-from rungwise.corpus.cleaning.characters import clean_all
-from rungwise.corpus.cleaning.sentences import segment
-from rungwise.corpus.config import CorpusConfig
-from rungwise.corpus.files import list_ranges, name_ranges
+from rungwise.corpus.cleaning.text import clean_all, segment
+from rungwise.corpus.config import CorpusConfig, list_ranges, name_ranges
 from rungwise.corpus.summary import CORPUS
-from rungwise.tokenizer import WordPieceConfig
+from rungwise.tokenizer.config import WordPieceConfig
 from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS, TokensConfig
 
 DATATROVE = """
@@ -263,7 +260,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.grow:
         # In this process, whose seconds are counted.
-        stage.pack_items = tasks.pack_items = lambda items, _: Packs([list(items)], small=True)
+        tasks.pack_items = lambda items, _: Packs([list(items)], small=True)
         for megabytes in (0.5, options.megabytes):
             with tempfile.TemporaryDirectory() as folder:
                 (Path(folder) / "in").mkdir()

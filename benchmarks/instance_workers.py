@@ -72,7 +72,8 @@ def rust(setup: Setup) -> dict[str, Any]:
 
 def encoder(setup: Setup) -> dict[str, Any]:
     """Our encoder on the unseen text: `backend`, `unit`; with `warm` after the seen text."""
-    from rungwise.tokenizer import load_tokenizer, make_encoder
+    from rungwise.tokenizer import load_tokenizer
+    from rungwise.tokenizer.encoder import make_encoder
 
     arguments = setup.arguments
     tokenizer = load_tokenizer(Folder(getattr(setup, arguments.get("vocabulary", "wordpiece"))))

@@ -52,7 +52,7 @@ from rungwise.models.trained.capabilities import (
 )
 from rungwise.pipeline.loading import find_built
 from rungwise.serving.export import write_pretrained
-from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
+from rungwise.tasks.formats.texts import ColumnsConfig, TableFormat
 from rungwise.training.initial import find_tokens
 from rungwise.training.pretrained import find_tokenizer
 

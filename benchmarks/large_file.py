@@ -56,7 +56,8 @@ def job(wanted: dict[str, Any]) -> None:
     from rungwise.corpus.summary import CORPUS
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.summary import INSTANCES
-    from rungwise.tokenizer import TokenizerFileConfig, WordPieceConfig
+    from rungwise.tokenizer import TokenizerFileConfig
+    from rungwise.tokenizer.config import WordPieceConfig
     from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS
 
     pairs = MaskedPairsConfig.model_validate({"sequence_length": 128})

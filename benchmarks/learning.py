@@ -54,7 +54,7 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import Graph, instances_stages
 from rungwise.pipeline.workflow import load_recipe
 from rungwise.pipeline.workflow import run as run_workflow
-from rungwise.tasks.stage import TASK
+from rungwise.tasks.config import TASK
 from rungwise.training.config import GradientFit
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.training.loop import uses_bfloat16

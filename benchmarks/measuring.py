@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 from rungwise.core.stages import artifact
 from rungwise.core.stages.artifact import Artifact, SharedResults
 from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.tokens import SpecialIds
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.shards import Shard
 from rungwise.instances.summary import InstancesSummary, ShardFile
-from rungwise.tokenizer import SpecialIds, TokenizerSummary
+from rungwise.tokenizer import TokenizerSummary
 
 if TYPE_CHECKING:
     from rungwise.instances.building import ShardTask
@@ -179,7 +180,8 @@ def make_stages(
     from rungwise.instances.building import ShardTask
     from rungwise.instances.pairs import MaskedPairsConfig
     from rungwise.instances.texts import CausalConfig
-    from rungwise.tokenizer import EncoderChoice, load_tokenizer, special_ids
+    from rungwise.tokenizer import load_tokenizer, special_ids
+    from rungwise.tokenizer.encoder import EncoderChoice
     from rungwise.tokenizer.token_building import EncodeTask
 
     masked = {"sequence_length": 128, "masking": {"unit": unit}}

@@ -39,13 +39,13 @@ from benchmarks.texts import real_data
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances import shards
 from rungwise.instances.summary import InstancesSummary
 from rungwise.instances.texts import CausalConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.nnlm import LogBilinearConfig
 from rungwise.models.losses.output_layer import ClassesOutput
-from rungwise.tokenizer import SpecialIds
 from rungwise.tokenizer.token_building import unigram_loss
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.config import GradientConfig, GradientFit

@@ -29,9 +29,9 @@ from benchmarks.common import print_rows, write_results
 from benchmarks.measuring import instances_summary
 from rungwise.core.stages import artifact
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.order import OrderConfig, ReadOrder, ShardShare
 from rungwise.instances.summary import InstancesSummary
-from rungwise.tokenizer import SpecialIds
 
 SHARD_BYTES = 256_000_000
 ROWS_PER_SHARD = 400_000

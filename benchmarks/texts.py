@@ -36,9 +36,9 @@ from rungwise.corpus.config import (
     FileSource,
     TextSource,
     WikiTextSource,
+    list_ranges,
 )
 from rungwise.corpus.document import RawDocument, read_documents
-from rungwise.corpus.files import list_ranges
 from rungwise.corpus.readers import pydocs
 from rungwise.corpus.summary import CorpusSummary, RangeReport, summarise_reports
 

@@ -34,9 +34,9 @@ from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.shards import write_shard
-from rungwise.tokenizer import SpecialIds
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.fit_config import PretrainStageConfig, pretrain_model, require_gradient
 from rungwise.training.parallel import Group, Worker

@@ -14,14 +14,9 @@ from benchmarks.common import median_ratio, run_alone, take_turns
 from benchmarks.measuring import Setup
 from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.document import read_documents
-from rungwise.tokenizer import (
-    FILE,
-    ByteBpeConfig,
-    TokenizerFileConfig,
-    WordPieceConfig,
-    read_tokenizer,
-    train,
-)
+from rungwise.tokenizer import FILE, TokenizerFileConfig, read_tokenizer
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig, WordPieceConfig
 
 Measured = dict[str, list[dict[str, Any]]]  # competitor: what each round gave
 Rates = dict[str, list[float]]  # competitor: the rate of each round

@@ -24,10 +24,10 @@ from rungwise.cluster.session import session
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder, file_digest
+from rungwise.core.tokens import SpecialIds
 from rungwise.core.tracking.store import make_store
 from rungwise.instances.shards import Shard, write_shard
 from rungwise.instances.summary import InstancesSummary, ShardFile
-from rungwise.tokenizer import SpecialIds
 from rungwise.tokenizer.token_text import TokenisedText
 
 # Ray's workers are not to wait for the other tests, as its default has it.

@@ -16,7 +16,7 @@ from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.config import CorpusConfig, DocumentRules
 from rungwise.corpus.document import SCHEMA, RawDocument, text_digest
 from rungwise.corpus.summary import SPLITS, CorpusSummary
-from rungwise.tokenizer import train
+from rungwise.tokenizer.building import train
 from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.conftest import made_up_sentences

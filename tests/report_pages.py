@@ -26,7 +26,9 @@ from rungwise.instances.pairs import MaskedBlocksConfig, MaskedPairsConfig, Sent
 from rungwise.instances.texts import CausalAndMaskedConfig, CausalConfig, DenoisedSpansConfig
 from rungwise.report.run import write_report
 from rungwise.report.stage import ReportConfig, ReportSummary
-from rungwise.tokenizer import ByteBpeConfig, TokenizerSummary, WordPieceConfig, train
+from rungwise.tokenizer import TokenizerSummary
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig, WordPieceConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.config import GradientConfig

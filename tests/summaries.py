@@ -10,7 +10,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.models.family import Family
 from rungwise.tasks.kinds.examples import TaskInfo, TaskSummary
-from rungwise.tokenizer import EncoderChoice, TokenizerSummary, token_building
+from rungwise.tokenizer import TokenizerSummary, token_building
+from rungwise.tokenizer.encoder import EncoderChoice
 from rungwise.tokenizer.token_stage import TokensConfig
 from rungwise.training.summary import GradientRun, PretrainSummary
 

@@ -14,8 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rungwise.core.configuration.config import Config, validate
 from rungwise.core.storage.source_files import list_matching_files
-from rungwise.tasks.config import FilesTaskConfig, TaskConfig
-from rungwise.tasks.formats import TaggedFormat
+from rungwise.tasks.config import FilesTaskConfig, TaggedFormat, TaskConfig
 from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo
 from rungwise.tasks.kinds.items import Item
 from rungwise.tokenizer import TokenizerFileConfig, read_tokenizer

@@ -9,11 +9,11 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
-from rungwise.tasks.formats.table import TableFormat
+from rungwise.tasks.formats.texts import TableFormat
 from rungwise.tasks.kinds.examples import TaskInfo, Text
 from rungwise.tasks.kinds.items import Item
 from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules
-from rungwise.tasks.kinds.sentences import SentenceKind, mean_logits
+from rungwise.tasks.kinds.labels import SentenceKind, mean_logits
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means
 
 

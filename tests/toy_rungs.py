@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import CLS_ID, SEP_ID, SPECIAL_TOKENS
 from rungwise.evaluation.suites.base import Rung
 from rungwise.models import ngram_model
 from rungwise.models.families import kneser_ney
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.ngram_model import NgramLanguageModel
-from rungwise.tokenizer import CLS_ID, FILE, SEP_ID, SPECIAL_TOKENS, WordConfig
+from rungwise.tokenizer import FILE
+from rungwise.tokenizer.building import from_counts
+from rungwise.tokenizer.config import WordConfig
 from rungwise.tokenizer.token_stage import TokensSummary
-from rungwise.tokenizer.training import from_counts
 from tests.conftest import SPECIAL_IDS
 
 FIRST_WORD = len(SPECIAL_TOKENS)

@@ -21,9 +21,8 @@ from rungwise.core.storage import folder as folders
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.building.range_builder import read_range
-from rungwise.corpus.config import CorpusConfig
+from rungwise.corpus.config import CorpusConfig, input_digests, list_ranges
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.files import input_digests, list_ranges
 from tests.faults.s3_faults import OF_BODIES, OF_EVERY_REQUEST, OF_UPLOADS, FaultyS3, faulty_moto
 from tests.ray.kills import printed_by, start
 

@@ -29,7 +29,7 @@ from rungwise.corpus.config import CorpusConfig
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.core.stages.artifact import SharedResults
 from rungwise.corpus.building.range_task import RangeTask
-from rungwise.corpus.files import list_ranges, name_ranges
+from rungwise.corpus.config import list_ranges, name_ranges
 def megabytes(name):
     # What getrusage says starts with the peak of the process that this one was forked from.
     (line,) = (line for line in open("/proc/self/status") if line.startswith(name))

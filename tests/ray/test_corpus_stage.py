@@ -60,7 +60,7 @@ def test_same_bytes_however_it_is_spread(
     def packs(items: list[Any], _: Any) -> Packs[Any]:
         return Packs([items] if together else [[one] for one in items])
 
-    monkeypatch.setattr(stage, "pack_items", packs)
+    monkeypatch.setattr(stage.tasks, "pack_items", packs)
     monkeypatch.setattr(comparison, "choose_partitions", lambda moved_bytes: num_parts)
     assert build(tmp_path / "spread", library, **keys) == expected
     assert len(expected.files) >= 6

@@ -17,7 +17,7 @@ from rungwise.instances import building
 from rungwise.instances.building import ShardTask
 from rungwise.instances.pairs import MaskedPairsConfig
 from rungwise.instances.reader import InstanceReader
-from rungwise.tokenizer import WordPieceConfig
+from rungwise.tokenizer.config import WordPieceConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from tests.conftest import SPECIAL_IDS
 from tests.corpora import made_up_documents, text_and_tokenizer

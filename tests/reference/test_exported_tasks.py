@@ -9,13 +9,13 @@ import torch
 import transformers
 
 from rungwise.__main__ import main
-from rungwise.finetune.scoring import outputs
+from rungwise.finetune.loop import outputs
 from rungwise.serving import export
 from rungwise.tasks.data.cutting import parse_example
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import Kind
 from rungwise.tasks.kinds.kind import Reading
-from rungwise.tasks.kinds.sentences import SentenceKind
+from rungwise.tasks.kinds.labels import SentenceKind
 from tests.reference.test_onnx import TOLERANCE, logits_by
 from tests.small_models import shaken
 from tests.unit.serving.test_predictor import INFO, RECORDS, make_model, write_weights

@@ -21,9 +21,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances import pairs
 from rungwise.instances.shards import Shard
-from rungwise.tokenizer import SpecialIds
 from tests.corpora import text_of
 from tests.reference import slow_instances as slow
 from tests.reference.slow_instances import Pair, Wrong

@@ -14,7 +14,9 @@ from rungwise.models.losses.masked_variants import SIMCSE
 from rungwise.models.word_vectors.vector_family import WordVectorModel
 from rungwise.serving.export import export_model, export_vectors
 from rungwise.tasks.formats.base import split_lines
-from rungwise.tokenizer import FILE, WordPieceConfig, train
+from rungwise.tokenizer import FILE
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import WordPieceConfig
 from tests.conftest import SPECIAL_IDS
 from tests.small_models import objective_of, shaken, small_config
 from tests.toy_rungs import FIRST_WORD, toy_rung

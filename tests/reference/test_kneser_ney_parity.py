@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rungwise.core.tokens import CLS_ID, SEP_ID
 from rungwise.evaluation.suites.items import estimate_items
 from rungwise.evaluation.suites.language_models import PerplexitySuite
 from rungwise.models import ngram_model
 from rungwise.models import ngram_model as ngram_tables
 from rungwise.models.families import kneser_ney, ngram
-from rungwise.tokenizer import CLS_ID, SEP_ID
 from tests.reference.slow_ngram import SlowNgram
 from tests.toy_rungs import FIRST_WORD, toy_rung
 

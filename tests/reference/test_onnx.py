@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 from rungwise.__main__ import main
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import FinetuneConfig, PretrainedBody, TaskModel
-from rungwise.finetune.scoring import collate, outputs
+from rungwise.finetune.loop import collate, outputs
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.serving import export
 from rungwise.serving.predictor import Predictor
@@ -61,7 +61,7 @@ def test_states_of_an_encoder_are_those_of_pytorch(kind: str, tmp_path: Path) ->
 
 
 def logits_by(predictor: Predictor, graph: Any, items: list[Item]) -> list[Any]:
-    """The outputs of `finetune.scoring.outputs`, of who is asked as onnxruntime is."""
+    """The outputs of `finetune.outputs`, of who is asked as onnxruntime is."""
     kind, found = predictor.info.kind, []
     batch = collate(items, KINDS[kind])
     lengths = batch.rows.lengths

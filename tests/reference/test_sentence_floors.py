@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from rungwise.evaluation.suites import vectors as suites
 from rungwise.evaluation.suites.items import estimate_items
 from rungwise.evaluation.suites.vectors import RANDOM, SentenceProbeSuite, SentencesSuite
-from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
-from rungwise.tasks.formats.texts import FoldersFormat
+from rungwise.tasks.formats.texts import ColumnsConfig, FoldersFormat, TableFormat
 from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import toy_rung
 

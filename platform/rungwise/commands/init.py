@@ -1,4 +1,7 @@
-"""`rungwise init PATH...`: look at text, describe it, and write a recipe for it."""
+"""`rungwise data|tasks|init`: public data sets, and text and labelled data of one's own.
+
+`data` lists the sets that recipes and the pages name, or gets them; `tasks` prints the block of a
+recipe that reads labelled data, `init` writes a recipe for text."""
 
 from __future__ import annotations
 
@@ -6,19 +9,24 @@ import argparse
 import re
 import shlex
 import tempfile
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rungwise.commands import tasks
-from rungwise.commands.arguments import Commands, add_verb
-from rungwise.commands.tasks import derive_name, flow
-from rungwise.core.errors import UserError, format_count
+import yaml
+
+from rungwise.commands.parser import Commands, add_verb
+from rungwise.core.configuration.secrecy import list_texts
+from rungwise.core.errors import UserError, format_count, list_first
 from rungwise.core.exit_codes import plain_console
 
 if TYPE_CHECKING:
     from rungwise.corpus.description import FileGroup
     from rungwise.models.family import Size
+    from rungwise.tasks.formats.guess import Guess
 
 # Up to how many characters of text, and the vocabulary size that they can fill.
 _VOCABULARIES = ((1e5, 1000), (1e6, 2000), (4e6, 4000), (4e7, 8000), (4e8, 16000), (1e99, 30522))
@@ -45,6 +53,18 @@ def add(commands: Commands) -> None:
     parser.add_argument("--model", metavar="KIND", help=f"{help_text}modern_bert")
     help_text = "compare the history of pretraining on the text, from n-grams to ModernBERT"
     parser.add_argument("--ladder", action="store_true", help=help_text)
+    help_text = "inspect labelled data, print the recipe block that reads it"
+    parser = add_verb(commands, tasks, help_text)
+    help_text = "a file, folder or glob, local, s3:// or hf://, also in an archive"
+    parser.add_argument("path", metavar="PATH", help=help_text)
+    parser = add_verb(commands, data, "list public data sets, or put them where recipes look")
+    parser.add_argument("action", choices=("list", "get"), nargs="?", default="list")
+    help_text = "a set of the list, or a recipe: all that it reads"
+    parser.add_argument("names", metavar="NAME", nargs="*", help=help_text)
+    parser.add_argument("--yes", action="store_true", help="agree to the licences")
+    parser.add_argument("--folder", type=Path, default="data", help="where to put them: data")
+    help_text = "a server with copies, to use for https://"
+    parser.add_argument("--mirror", metavar="URL", default="", help=help_text)
 
 
 def init(options: argparse.Namespace) -> None:
@@ -100,7 +120,7 @@ def init(options: argparse.Namespace) -> None:
     text = write_recipe(name, sources, model, workflow, held_out)
     if labels:
         say(f"\n{options.labels}")
-        for line in tasks.describe_examples(labels, 1):
+        for line in describe_examples(labels, 1):
             say(f"  {line}".rstrip())
         text += write_task(derive_name(options.labels), labels.block)
     with tempfile.TemporaryDirectory() as scratch:  # a recipe that cannot be planned is none
@@ -277,3 +297,145 @@ def write_rungs(size: Size) -> str:
     before, after = whole.index("\nvariants:"), whole.index("\nmeasure:")
     rungs = whole[whole.index("instances:") : before + 1] + "\n".join(lines) + "\n" + whole[after:]
     return re.sub(r"  library: .*\n", "", rungs)
+
+
+_EXAMPLES, _CHARACTERS, _MOST_LABELS = 3, 300, 12
+_LONGEST_NAME = 40
+_PARTS = {"train": "to train on", "validation": "to validate on", "test": "to test on"}
+
+
+def tasks(options: argparse.Namespace) -> None:
+    """Print the block, what it reads, and three examples. Raises DataError if no format fits."""
+    from rungwise.tasks.formats.guess import guess_format
+
+    guess = guess_format(options.path)
+    plain_console().print(describe_data(options.path, guess))
+
+
+def describe_data(path: str, guess: Guess) -> str:
+    """The block as YAML of a recipe, then as comments what it reads."""
+    lines = [
+        "# In a recipe; the keys are in docs/reference/tasks.md.",
+        "tasks:",
+        f"  {flow(derive_name(path))}:",
+        "    data:",
+        *(f"      {key}: {flow(value)}" for key, value in guess.block.items()),
+        "",
+        *(f"# {line}".rstrip() for line in describe_examples(guess, _EXAMPLES)),
+    ]
+    return "\n".join(lines)
+
+
+def describe_examples(guess: Guess, most: int) -> Iterator[str]:
+    """Yield what a block reads: the sizes of its parts, labels, notes, and so many examples."""
+    parts = [f"{count:,} {_PARTS[split]}" for split, count in guess.sizes.items()]
+    fractions = {split: guess.block.get(f"{split}_fraction") for split in _PARTS}
+    parts += [f"{part:.0%} of them {_PARTS[split]}" for split, part in fractions.items() if part]
+    dropped = f", skipped {guess.damaged:,} that are damaged" if guess.damaged else ""
+    yield f"examples: {', '.join(parts)}{dropped}; {guess.form.get('encoding', 'utf-8')}"
+    if labels := guess.labels:
+        total = labels.total()
+        shares = [f"{_clip(name)}: {n:,} ({n / total:.0%})" for name, n in labels.most_common()]
+        yield f"labels: {list_first(shares, _MOST_LABELS)}"
+    yield from map(_clip, guess.notes)
+    step = max(1, len(guess.examples) // most)  # from all over, since a file may be sorted
+    for example in guess.examples[::step][:most]:
+        fields = asdict(example)
+        yield from ("", fields.pop("where"))
+        yield from (f"  {name}: {_clip(each)}" for name, each in fields.items() if each is not None)
+
+
+def derive_name(path: str) -> str:
+    """A name that recipes and MLflow accept, from that of a file; Latin letters lose accents."""
+    stem = unicodedata.normalize("NFKD", Path(path.rstrip("/")).name.partition(".")[0])
+    stem = unicodedata.normalize("NFKC", re.sub("([A-Za-z])[\u0300-\u036f]+", r"\1", stem))
+    return re.sub(r"[^\w-]+", "-", stem).strip("-_")[:_LONGEST_NAME] or "mine"
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def flow(value: Any) -> str:
+    """Format a value in YAML's flow style, on one line."""
+    options: dict[str, Any] = {"width": float("inf"), "allow_unicode": True, "sort_keys": False}
+    # A list of one: alone, a scalar would be a document with an end mark.
+    return yaml.dump([value], Dumper=_Dumper, default_flow_style=True, **options)[1:-2]
+
+
+def _escape(character: str) -> str:
+    # YAML has no control characters, not even in comments.
+    if unicodedata.category(character) in ("Cc", "Cs"):
+        return character.encode("unicode_escape").decode()
+    return character
+
+
+def _clip(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        each = [each["text"] if isinstance(each, dict) else each for each in value]
+        value = " | ".join(each) or "none"
+    text = "".join(map(_escape, " ".join(str(value).split())))
+    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
+
+
+def data(options: argparse.Namespace) -> None:
+    """List sets, or download them. Raises UserError for an unknown name or without consent."""
+    from rungwise.core.public_data import PublicSet, fetch_set, missing_files, public_sets
+
+    say, folder = plain_console().print, options.folder
+    if options.action == "list":
+        _list_sets(folder)
+        return
+    if not options.names:
+        raise UserError("rungwise data get: expected names of sets, found none")
+    missing: dict[str, PublicSet] = {}
+    for name in dict.fromkeys(chain.from_iterable(map(_set_names, options.names))):
+        public = public_sets()[name]
+        if missing_files(public, folder):
+            missing[name] = public
+        else:
+            say(f"{name}: all {format_count(len(public.files), 'file')} are in {folder}")
+    limited = {name: public for name, public in missing.items() if public.consent}
+    if limited and not options.yes:
+        say("The use of these is limited, or their source states no licence:")
+        for name, public in limited.items():
+            say(f"  {name}: {public.licence}")
+        raise UserError("nothing was downloaded; read the licences above, and give --yes to agree")
+    for name, public in missing.items():
+        say(f"{name}: {public.title}; licence: {public.licence}")
+        if public.note:
+            say(f"  {public.note}")
+        fetch_set(public, folder, options.mirror, lambda line: say(f"  {line}"))
+
+
+def _list_sets(folder: Path) -> None:
+    from rich.filesize import decimal
+
+    from rungwise.core.public_data import missing_files, public_sets
+
+    say = plain_console().print
+    for name, public in public_sets().items():
+        missing = len(missing_files(public, folder))
+        here = "" if missing == len(public.files) else "in part" if missing else "here"
+        say(f"{name:<17}{decimal(public.bytes):>9}  {here:<8}{public.title}; {public.licence}")
+    say(
+        "\nrungwise data get NAME... downloads sets; a recipe in place of a name, all that it reads"
+    )
+
+
+def _set_names(name: str) -> list[str]:
+    from rungwise.core.public_data import find_sets, public_sets
+
+    sets = public_sets()
+    if name in sets:
+        return [name]
+    if name.endswith((".yaml", ".yml")):
+        from rungwise.pipeline.workflow import load_recipe
+
+        texts = list_texts(load_recipe(name).raw)
+        names = [each for _, path in texts for each in find_sets(path)]
+        if not names:
+            raise UserError(f"{name} reads no file below data/ that is in `rungwise data list`")
+        return names
+    raise UserError(f"there is no public data set {name!r}; `rungwise data list` names them")

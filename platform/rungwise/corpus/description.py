@@ -1,11 +1,13 @@
 """Describe what files hold, from samples: format, layout, language, size.
 
 A sample is read, cleaned and split by the steps of the corpus stage, so that its counts are those
-of a run; for more text they are estimates.
-"""
+of a run; for more text they are estimates."""
 
+import csv
 import glob
+import json
 import re
+import statistics
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,27 +31,148 @@ from rungwise.core.storage.source_files import (
 )
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
-from rungwise.corpus.cleaning.characters import describe_lost_characters, guess_language
-from rungwise.corpus.config import CorpusConfig, DocumentRules
+from rungwise.corpus.cleaning.text import describe_lost_characters, guess_language
+from rungwise.corpus.config import CorpusConfig, DocumentRules, Range
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.files import Range
-from rungwise.corpus.guesses import (
-    CODE_SUFFIXES,
-    HEAD_BYTES,
-    SAMPLE_RECORDS,
-    decode,
-    guess_kind,
-    guess_layout,
-    guess_separator,
-    parse_records,
-    plain_name,
-    read_start,
-)
 from rungwise.corpus.readers import streams
+from rungwise.corpus.readers.documents import gutenberg_text
 from rungwise.corpus.readers.file_reader import plain_breaks
-from rungwise.corpus.readers.streams import wide_encoding
-from rungwise.corpus.readers.text import gutenberg_text
 from rungwise.corpus.summary import CorpusSummary
+
+_HEAD_BYTES = 200_000  # of a file, to see what it is
+_SAMPLE_RECORDS = 2000  # of a file
+_CODE_SUFFIXES = {
+    *(".py", ".js", ".ts", ".java", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".rb"),
+    *(".php", ".sh", ".sql", ".scala", ".kt", ".swift", ".r", ".jl", ".lua", ".pl", ".hs"),
+}
+_BY_SUFFIX = {".parquet": "parquet", ".arrow": "arrow", ".wet": "warc", ".warc": "warc"}
+_TABLES, _LINES_OF_JSON = (".csv", ".tsv"), (".jsonl", ".ndjson")
+_WIKITEXT_TITLE = re.compile(r"(?m)^ = [^=\n]+ = $")
+_MARKUP = re.compile(r"\s*(?:<(?:!doctype\b|\?xml\b)|\{\\rtf)", re.IGNORECASE)
+_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(?:\s[^<>]*)?>")
+_WIKI = re.compile(r"\[\[[^\[\]]+\]\]|\{\{[^{}]+\}\}")
+_JSON = re.compile(r"\s*(?:\[[\[\s]*[{\"]|\{\s*[\"'][^\"'\n]*[\"']\s*:)")
+_SPAN = re.compile(r"[BIESMLU]-\S+")
+_TAGGED, _BEGUN, _IN_COLUMNS = 0.05, 0.5, 0.98  # shares of lines
+_FEWEST_ROWS = 20
+_LINE_END = re.compile("[.!?\u3002\uff01\uff1f\u2026][\"')\\]\u201d\u2019\u300d\u300f]*\\s*$")
+_SENTENCE_END = re.compile("[.!?](?=\\s)|[\u3002\uff01\uff1f]")
+
+
+def _guess_layout(text: str) -> str:
+    """Guess the value of `lines` of a source."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    if not lines:
+        return "wrapped"
+    lengths = sorted(map(len, lines))
+    ends = sum(bool(_LINE_END.search(line)) for line in lines) / len(lines)
+    if lengths[len(lines) * 95 // 100] <= 100 and ends < 0.6 and lengths[len(lines) // 2] > 30:
+        return "wrapped"
+    inside = sum(len(_SENTENCE_END.findall(line.rstrip()[:-2])) for line in lines) / len(lines)
+    return "sentence" if ends > 0.8 and inside < 0.25 else "paragraph"
+
+
+def _guess_separator(text: str, layout: str) -> str:
+    """Guess what separates documents within a file, "" for nothing."""
+    if layout == "wrapped":
+        return ""
+    parts = re.split(r"\n(?:[ \t]*\n)+", text)
+    blocks = [part.splitlines() for part in parts if part.strip()]
+    if len(blocks) >= 5 and statistics.mean(map(len, blocks)) >= 3:
+        return "blank_line"
+    lines = [line for line in text.split("\n") if line.strip()]
+    indented = sum(line[0].isspace() for line in lines) / max(1, len(lines))
+    short = sum(len(line) < 60 for line in lines) / max(1, len(lines))
+    if layout == "paragraph" and len(lines) >= 20 and indented < 0.2 and short < 0.15:
+        return "line"
+    return ""
+
+
+def _plain_name(file: SourceFile) -> PurePosixPath:
+    return PurePosixPath(file.name.removesuffix(streams.compression_suffix(file.name)))
+
+
+def read_start(file: SourceFile, num_bytes: int) -> tuple[bytes, float]:
+    """Return the beginning of a file and its share of the file; nothing of a damaged one."""
+    try:
+        return streams.read_start(file, num_bytes)
+    except OSError:
+        return b"", 1.0
+
+
+def _guess_kind(file: SourceFile) -> str:
+    """Return the kind of a file by its content; of an archive, what it is; empty if it holds no
+    text."""
+    head, _ = read_start(file, _HEAD_BYTES)
+    suffix = _plain_name(file).suffix.lower()
+    if not head:
+        return "damaged" if file.size_bytes else ""
+    if streams.is_pointer(head):
+        return "pointer"
+    if kind := _BY_SUFFIX.get(suffix):
+        return kind
+    if (archive := streams.archive_kind(head)) or streams.is_binary(head):
+        return archive
+    if suffix in _TABLES:
+        return "table"
+    text = streams.decode(head)[0]
+    records = _parse_records(text)
+    is_long = suffix in _LINES_OF_JSON and "\n" not in text
+    if all(isinstance(each, dict) for each in records) and (records or is_long):
+        return "jsonl"
+    if suffix in _LINES_OF_JSON or (records and "json" in suffix) or _JSON.match(text):
+        return "json"
+    if suffix not in _CODE_SUFFIXES and (kind := _guess_lines(text)):
+        return kind
+    return "wikitext" if len(_WIKITEXT_TITLE.findall(text)) > 1 else "text"
+
+
+def _guess_lines(text: str) -> str:
+    """Return the kind of text whose lines are no prose: tagged, or in columns; or ""."""
+    lines = [line for line in text.split("\n")[:-1] or [text] if line.strip()]
+    tags = {(mark, name.lower()) for mark, name in _TAG.findall(text)}
+    closed = any(("/", name) in tags for mark, name in tags if not mark)
+    tagged = sum(bool((closed and _TAG.search(line)) or _WIKI.search(line)) for line in lines)
+    opening = sum(bool(_TAG.match(line)) for line in lines)
+    begins, number = closed and _TAG.match(text.lstrip()), max(1, len(lines))
+    if _MARKUP.match(text) or begins or tagged >= _TAGGED * number or opening >= _BEGUN * number:
+        return "markup"
+    return "table" if any(_are_rows(lines, each) for each in ("\t", ",", ";", "|", None)) else ""
+
+
+def _are_rows(lines: Sequence[str], separator: str | None) -> bool:
+    """Whether nearly all lines have as many cells; between blanks, one column must be of tags."""
+    rows = [line.split() for line in lines]
+    if separator:
+        try:
+            rows = list(csv.reader(lines, delimiter=separator))
+        except csv.Error:  # a text without line breaks is no cell
+            return False
+    width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
+    least = 3 if separator in (",", ";") else 2  # each sentence may have one comma
+    if len(rows) < _FEWEST_ROWS or width < least or count < _IN_COLUMNS * len(rows):
+        return False
+    columns = zip(*(row for row in rows if len(row) == width), strict=True)
+    return bool(separator) or any(all(map(_is_tag, cells)) for cells in columns)
+
+
+def _is_tag(cell: str) -> bool:
+    """Whether a cell is no word: a number, a mark, or capitals such as NNP and B-location."""
+    return bool(_SPAN.fullmatch(cell)) or all(one.isupper() or not one.isalpha() for one in cell)
+
+
+def _parse_records(text: str) -> list[Any]:
+    """Return the values of lines of JSON; none if one is no JSON, but for the last, or a number."""
+    records: list[Any] = []
+    lines = [line for line in text.split("\n")[:_SAMPLE_RECORDS] if line.strip()]
+    for line in lines:
+        try:
+            records.append(json.loads(line))
+        except (ValueError, RecursionError):
+            if line is not lines[-1]:
+                return []
+    return records if all(isinstance(each, dict | list | str) for each in records) else []
+
 
 _SAMPLE_BYTES = 8_000_000  # read of the files of a kind
 _FEWEST_FILES = 40  # that are looked at, if there are as many
@@ -132,16 +255,14 @@ class _Sample:
 
 def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     """Return the files below `paths` by kind, largest first, and what is not read of the others.
-
-    Raises ConfigError or DataError if nothing is there or a place cannot be reached.
-    """
+    Raises ConfigError or DataError if nothing is there or a place cannot be reached."""
     files: dict[str, list[SourceFile]] = {}
     by_kind: dict[str, dict[str, SourceFile]] = defaultdict(dict)
     for path in paths:
         with explain_connection_errors(path, "the path"):
             files[path] = data_files(find_files(path))
             for file in files[path]:
-                by_kind[guess_kind(file)][file.uri] = file
+                by_kind[_guess_kind(file)][file.uri] = file
     _set_aside(by_kind)
     groups = []
     for kind in [kind for kind in by_kind if kind in _READ]:
@@ -161,7 +282,7 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
     archives = [kind for kind in by_kind if kind and kind not in (*_READ, *_ADVICE)]
     others += [f"{format_count(len(by_kind[kind]), 'file')}, {kind}" for kind in archives]
     suffixes = Counter(
-        f"binary {plain_name(file).suffix or 'without a suffix'}" if file.size_bytes else "empty"
+        f"binary {_plain_name(file).suffix or 'without a suffix'}" if file.size_bytes else "empty"
         for file in by_kind[""].values()
     )
     others += [f"{count} {suffix}" for suffix, count in suffixes.most_common(5)]
@@ -172,7 +293,7 @@ def describe_files(paths: Sequence[str]) -> tuple[list[FileGroup], list[str]]:
 def _set_aside(by_kind: dict[str, dict[str, SourceFile]]) -> None:
     """Move files about the others, and parts held out beside a part to train on, to own kinds."""
     texts = [file for kind in _READ for file in by_kind.get(kind, {}).values()]
-    kinds = {file.uri: "about" for file in texts if _ABOUT.fullmatch(plain_name(file).name)}
+    kinds = {file.uri: "about" for file in texts if _ABOUT.fullmatch(_plain_name(file).name)}
     if len(kinds) == len(texts):  # there is nothing else
         kinds = {}
     splits = {file.uri: split_of_path(file.name) for file in texts if file.uri not in kinds}
@@ -219,7 +340,7 @@ def _take_samples(kind: str, files: Sequence[SourceFile]) -> list[_Sample]:
     samples, rest = [], _SAMPLE_BYTES
     for number, file in enumerate(sorted(spread, key=lambda file: file.size_bytes)):
         content, share = read_start(file, rest // (len(spread) - number))
-        if share < 1 and not wide_encoding(content):
+        if share < 1 and not streams.wide_encoding(content):
             end = content.rfind(b"\n") + 1 or content.rfind(b" ") + 1 or len(content)
             content, share = content[:end], share * end / len(content)
         name = file.uri.removesuffix(streams.compression_suffix(file.uri))
@@ -233,7 +354,7 @@ def _read_rows(file: SourceFile) -> _Sample:
     """Return a Parquet file with its first rows. Raises DataError if it cannot be read."""
     try:
         with file.open() as stream, pq.ParquetFile(stream) as table:
-            batches = table.iter_batches(SAMPLE_RECORDS)
+            batches = table.iter_batches(_SAMPLE_RECORDS)
             rows = next((each.to_pylist() for each in batches), [])
             share = len(rows) / max(1, table.metadata.num_rows) or 1.0
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
@@ -256,8 +377,8 @@ def _describe_group(kind: str, files: Sequence[SourceFile]) -> FileGroup | None:
     if kind != "parquet":
         _choose_encoding(group, contents)
     if kind == "text":
-        suffixes = Counter(plain_name(file).suffix.lower() for file in files)
-        group.is_code = sum(suffixes[suffix] for suffix in CODE_SUFFIXES) > len(files) / 2
+        suffixes = Counter(_plain_name(file).suffix.lower() for file in files)
+        group.is_code = sum(suffixes[suffix] for suffix in _CODE_SUFFIXES) > len(files) / 2
         _choose_layout(group, contents)
     _count(group, samples, scale)
     return group
@@ -295,10 +416,9 @@ def _count(group: FileGroup, samples: Sequence[_Sample], scale: float) -> None:
 
 def _choose_field(group: FileGroup, samples: Sequence[_Sample]) -> bool:
     """Take the field with the longest strings for the text; False if text is inside of others."""
+    heads = (streams.read_head(sample.file, _SAMPLE_BYTES) for sample in samples)
     records = [row for sample in samples for row in sample.rows] or [
-        record
-        for sample in samples
-        for record in parse_records(decode(streams.read_head(sample.file, _SAMPLE_BYTES))[0])
+        record for head in heads for record in _parse_records(streams.decode(head)[0])
     ]
     characters: Counter[str] = Counter()
     inside = 0
@@ -327,7 +447,7 @@ def _strings(value: Any) -> Iterator[str]:
 def _choose_encoding(group: FileGroup, samples: Sequence[bytes]) -> None:
     """Choose the encoding of a source, by samples of files, and note it."""
     # One byte far from the beginning may tell.
-    encodings = Counter(decode(content)[1] for content in samples)
+    encodings = Counter(streams.decode(content)[1] for content in samples)
     if set(encodings) - {"utf-8"}:
         group.source["encoding"] = "detect"
         counts = ", ".join(f"{count} {name}" for name, count in encodings.most_common())
@@ -338,15 +458,15 @@ def _choose_encoding(group: FileGroup, samples: Sequence[bytes]) -> None:
 
 def _choose_layout(group: FileGroup, samples: Sequence[bytes]) -> None:
     """Choose the keys of a source of text, by samples of files, and note them."""
-    heads = (decode(content[:HEAD_BYTES])[0] for content in samples)
+    heads = (streams.decode(content[:_HEAD_BYTES])[0] for content in samples)
     texts = [plain_breaks(text) for text in heads if text]
     joined = "\n\n".join(texts)
-    layout = "sentence" if group.is_code else guess_layout(joined)
+    layout = "sentence" if group.is_code else _guess_layout(joined)
     if layout != "wrapped":
         group.source["lines"] = layout
     # Of many files, each is a document, whatever stands between its paragraphs.
     few = group.files < 4 or (group.files < 20 and group.bytes / group.files > 200_000)
-    separator = "" if group.is_code or not few else guess_separator(joined, layout)
+    separator = "" if group.is_code or not few else _guess_separator(joined, layout)
     document = "a file"
     if separator:
         group.source["documents"] = separator

@@ -10,9 +10,8 @@ from pydantic import Field, TypeAdapter
 from rungwise.core.errors import format_count
 from rungwise.core.stages.artifact import Artifact, PerSplit, Summary, SummaryPart, find_input
 from rungwise.core.stages.stage import LazyFunction, StageType
-from rungwise.corpus.config import identity
+from rungwise.corpus.config import identity, input_digests
 from rungwise.corpus.document import Document, DocumentDamage, read_documents
-from rungwise.corpus.files import input_digests
 
 CORPORA = ("corpus", "task_text")  # the stages that make a corpus
 OF_A_TASK = "text of a task, without its labels"
@@ -22,8 +21,7 @@ _SAMPLE_CHARACTERS = 80
 _MOST_LABELS = 100
 _MOST_SKIPPED = 20
 _SHARE_TOLERANCE = 0.2
-# Longest mean word with its blank (German: 7); above it, blanks do not separate words.
-_LONGEST_WORDS = 12
+_LONGEST_WORDS = 12  # in the mean, with a blank (German: 7); above, blanks do not separate words
 _UNITS = ("documents", "sentences", "words", "characters", "bytes")
 _COUNTS = (
     *("skipped_parts", "skipped_bytes", "repeated_bytes"),

@@ -22,7 +22,7 @@ from rungwise.models.trained.capabilities import BlankLogits, NextTokenLogits, W
 from rungwise.models.trained.language_models import MaskedModel, Sampling, generate
 from rungwise.tasks.kinds.items import token_ids
 from rungwise.tokenizer import ids_after_blank, special_ids
-from rungwise.tokenizer.reference import word_starts
+from rungwise.tokenizer.encoder import word_starts
 
 MINIMUM_LETTERS = 3  # of a word in ASCII; words of other scripts can be one sign
 TOP = 5  # guesses for a gap

@@ -4,12 +4,10 @@
     model = finetune(config, data, seed, on_epoch)
     scores = evaluate(model, data, "test")
 
-The sweep and the evaluation call the same functions.
-"""
+The sweep and the evaluation call the same functions."""
 
 # ruff: noqa: F401  (names for the packages above)
 from rungwise.finetune.config import FinetuneConfig
 from rungwise.finetune.data import SplitData, TaskData, build_frame, check, check_task, load_data
-from rungwise.finetune.loop import OnEpoch, finetune
+from rungwise.finetune.loop import OnEpoch, Scores, evaluate, finetune, outputs
 from rungwise.finetune.model import DESCRIPTION, PretrainedBody, TaskModel, describe, restore
-from rungwise.finetune.scoring import Scores, evaluate, outputs

@@ -7,8 +7,7 @@ of Peters et al. 2017 (arXiv:1705.00108), the mix that of Peters et al. 2018 (ar
 equation 1): gamma · sum over l of softmax(s)_l · layer_l. It starts as the plain mean, to which
 weight decay pulls it back, as their L2 term does.
 
-Shapes: B batch, T sequence, E width of a state, H hidden size of one direction, K layers.
-"""
+Shapes: B batch, T sequence, E width of a state, H hidden size of one direction, K layers."""
 
 import contextlib
 from collections.abc import Mapping, Sequence

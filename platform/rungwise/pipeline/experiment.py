@@ -33,9 +33,8 @@ from rungwise.pipeline.stages import (
     register_stage,
     train_steps,
 )
-from rungwise.tasks.config import FilesTaskConfig
+from rungwise.tasks.config import TASK, FilesTaskConfig
 from rungwise.tasks.kinds.examples import TaskInfo
-from rungwise.tasks.stage import TASK
 from rungwise.training.estimate import Measures, training_cost
 from rungwise.training.fit_config import PretrainStageConfig, require_gradient
 from rungwise.tuning.trials import SWEEP, SweepStageConfig, check_values

@@ -40,7 +40,7 @@ from rungwise.pipeline.stages import chain_stages, pretrain_config
 from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.importing import INITIAL_WEIGHTS
 from rungwise.serving.predictor import Predictor, load_predictor, require_artifact
-from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS
+from rungwise.tasks.config import TASK, TASK_TEXT, TASK_TOKENS
 from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS
 from rungwise.training.fit_config import PRETRAIN
 from rungwise.training.pretrained import find_tokenizer, load_model

@@ -40,8 +40,7 @@ from rungwise.models.config import DEFAULT_KIND, ModelConfig
 from rungwise.report.stage import ReportConfig
 from rungwise.serving.importing import load_config
 from rungwise.serving.stage import RegistryConfig
-from rungwise.tasks.config import FilesTaskConfig, TaskConfig
-from rungwise.tasks.stage import TaskTextConfig
+from rungwise.tasks.config import FilesTaskConfig, TaskConfig, TaskTextConfig
 from rungwise.tokenizer import TokenizerConfig
 from rungwise.training.fit_config import PretrainConfig, refuse_other_kind, with_objective
 from rungwise.training.initial import NOT_OF_WEIGHTS

@@ -39,7 +39,7 @@ from rungwise.pipeline.estimate import Rates, RunForecast
 from rungwise.pipeline.stages import Grow, Growth
 from rungwise.report import findings
 from rungwise.report.stage import REPORT_PAGE
-from rungwise.tasks.stage import TASK
+from rungwise.tasks.config import TASK
 from rungwise.training.checkpoint import SCRATCH, request_saves
 from rungwise.training.fit_config import PretrainStageConfig
 

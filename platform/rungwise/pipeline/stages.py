@@ -27,8 +27,7 @@ from rungwise.pipeline.recipe import Recipe, StepConfig
 from rungwise.report.stage import REPORT
 from rungwise.serving.importing import INITIAL_WEIGHTS
 from rungwise.serving.stage import REGISTER, RegisterConfig, RegistryConfig
-from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.stage import TASK, TASK_TEXT, TASK_TOKENS, TaskTokensConfig
+from rungwise.tasks.config import TASK, TASK_TEXT, TASK_TOKENS, FilesTaskConfig, TaskTokensConfig
 from rungwise.tokenizer import TOKENIZER
 from rungwise.tokenizer.token_stage import TOKENS, TokensConfig
 from rungwise.training.feed import MIXED_INSTANCES, is_read

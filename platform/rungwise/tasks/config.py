@@ -1,4 +1,4 @@
-"""The task block: paragraphs of the corpus, or published files and their digests."""
+"""The task block: paragraphs of the corpus, or published files and digests; and the stages."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -7,15 +7,23 @@ from pydantic import Field, model_validator
 
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import ConfigError
+from rungwise.core.stages.stage import LazyFunction, StageType
 from rungwise.core.storage.source_files import (
     Paths,
     SourceFile,
     digest_matching_files,
     list_matching_files,
 )
-from rungwise.tasks.formats import TaggedFormat
-from rungwise.tasks.formats.table import TableFormat
-from rungwise.tasks.kinds.examples import SPLITS, Kind
+from rungwise.corpus.summary import CorpusSummary
+from rungwise.tasks.formats import texts
+from rungwise.tasks.formats.tagged import ConllFormat, ConlluFormat, MarksFormat, TokensFormat
+from rungwise.tasks.kinds.examples import SPLITS, Kind, TaskSummary
+from rungwise.tokenizer.token_stage import TokensSummary
+
+_OfTexts = texts.TableFormat | texts.FoldersFormat | texts.ParallelFormat | texts.ParsesFormat
+_OfWords = ConllFormat | ConlluFormat | TokensFormat | MarksFormat
+_OfQuestions = texts.SquadFormat | texts.ChoiceFormat
+TaggedFormat = Annotated[_OfTexts | _OfWords | _OfQuestions, Field(discriminator="kind")]
 
 
 class CorpusTaskConfig(Config):
@@ -127,7 +135,7 @@ class FilesTaskConfig(Config):
                     f"{split} and format.split.{split} go together: the file, and the values of "
                     f"the column {parts.column!r} in it; set both or neither"
                 )
-        if isinstance(self.format, TableFormat) and not self.format.columns.targets:
+        if isinstance(self.format, texts.TableFormat) and not self.format.columns.targets:
             raise ValueError("format.columns: a task needs a column for the label or for the score")
         return self
 
@@ -173,3 +181,37 @@ def input_digests(config: CorpusTaskConfig | FilesTaskConfig) -> dict[str, Any]:
 def split_files(config: FilesTaskConfig, split: str) -> list[SourceFile]:
     """Return the files that a split's paths match, sorted, each once."""
     return list_matching_files(config.paths()[split], f"data.{split}")
+
+
+TASK = StageType(
+    "task",
+    11,
+    LazyFunction("rungwise.tasks.data.files:build_task"),
+    TaskSummary,
+    identity=identity,
+    outside=input_digests,
+)
+
+
+class TaskTextConfig(Config):
+    """Which training text of a task to read. Labels only select examples; they are not text."""
+
+    # keep examples with these labels, as pairs that people judged alike; null: all
+    labels: tuple[str, ...] | None = Field(default=None, min_length=1)
+    # share held out to measure the loss on
+    held_out_fraction: float = Field(default=0.1, gt=0, lt=1)
+    seed: int = Field(default=0, ge=0)
+
+
+TASK_TEXT = StageType(
+    "task_text", 7, LazyFunction("rungwise.tasks.data.task_text:build_task_text"), CorpusSummary
+)
+
+
+class TaskTokensConfig(Config):
+    """Empty: the task and the tokenizer decide everything."""
+
+
+TASK_TOKENS = StageType(
+    "task_tokens", 4, LazyFunction("rungwise.tasks.data.task_text:encode_pairs"), TokensSummary
+)

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 
-from rungwise.tasks.kinds.answers import Generation, Span
-from rungwise.tasks.kinds.choice import Choice
+from rungwise.tasks.kinds.answers import Choice, Generation, Span
 from rungwise.tasks.kinds.examples import Kind, TaskInfo
 from rungwise.tasks.kinds.kind import Reading, TaskKind
-from rungwise.tasks.kinds.sentences import Classification, Multilabel, Regression
-from rungwise.tasks.kinds.tagging import Tagging
+from rungwise.tasks.kinds.labels import Classification, Multilabel, Regression, Tagging
 
 _KINDS = (Classification, Multilabel, Regression, Tagging, Span, Choice, Generation)
 KINDS: Mapping[Kind, type[TaskKind]] = {kind.name: kind for kind in _KINDS}

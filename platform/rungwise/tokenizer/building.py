@@ -2,6 +2,7 @@
 `tokenizer.json`, and measure it on held-out documents."""
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -9,34 +10,31 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tokenizers import Tokenizer
+import pyarrow.compute as pc
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact, Inputs
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.quality import Marked, count_marked, strip_accents
+from rungwise.core.tokens import SPECIAL_TOKENS, UNK, UNK_ID
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary, count_units
+from rungwise.tokenizer import files
 from rungwise.tokenizer.config import (
     ByteBpeConfig,
+    CharacterConfig,
+    CountedConfig,
     TokenizerFileConfig,
     TrainedConfig,
     WordPieceConfig,
 )
 from rungwise.tokenizer.encoder import make_encoder
-from rungwise.tokenizer.files import (
-    FILE,
-    load_tokenizer,
-    read_tokenizer,
-    remove_clean_up,
-    special_ids,
-)
 from rungwise.tokenizer.token_stage import TokenizerSummary
-from rungwise.tokenizer.training import train
 
 _EVALUATED_CHARACTERS = 1_000_000  # of held-out text, to measure on
 _BATCH_SENTENCES = 1000
+_FEW_ACCENTS = 0.01  # in English about 0.002, in Dutch 0.01, in Spanish 0.1
 
 
 def train_tokenizer(
@@ -46,22 +44,22 @@ def train_tokenizer(
     DataError if the text cannot fill the vocabulary, or the file is not a vocabulary."""
     corpus = inputs["corpus"]
     if isinstance(config, TokenizerFileConfig):
-        tokenizer, characters = remove_clean_up(read_tokenizer(config)), 0
+        tokenizer, characters = files.remove_clean_up(files.read_tokenizer(config)), 0
     else:
-        sample = _sample(corpus, "train", config.sample_megabytes * 1e6)
+        sample = _Sample(corpus, "train", config.sample_megabytes * 1e6)
         tokenizer = train(_choose_accents(config, sample, context), sample)
         characters = sample.characters
         if isinstance(config, WordPieceConfig | ByteBpeConfig):
             _check_size(config, tokenizer, characters)
-    with output.staged(FILE) as path:
+    with output.staged(files.FILE) as path:
         tokenizer.save(str(path))
-    tokenizer = load_tokenizer(output)
+    tokenizer = files.load_tokenizer(output)
     size = tokenizer.get_vocab_size()
     measured = _measure(tokenizer, corpus)
     return TokenizerSummary(
         kind=config.kind,
         vocab_size=size,
-        special=special_ids(tokenizer),
+        special=files.special_ids(tokenizer),
         sample_characters=characters,
         **measured,
         headline=f"{config.kind} V={size:,}  {_rate(measured)}  "
@@ -72,29 +70,31 @@ def train_tokenizer(
 def _choose_accents(
     config: TrainedConfig, sentences: Iterable[str], context: Context
 ) -> TrainedConfig:
-    """Keep accents where the config leaves them open and many words of the text have them."""
-    if not isinstance(config, WordPieceConfig) or config.strip_accents is not None:
+    """Keep accents where the config leaves them open and many words of the text have them, so that
+    they belong to the spelling of the language."""
+    is_open = isinstance(config, WordPieceConfig) and config.strip_accents is None
+    if not is_open or not config.lowercase:
         return config
-    marked = _count_marked(sentences if config.lowercase else ())
-    if not marked.matters:
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        words = sentence.split()
+        counts.update({"": len(words)} if sentence.isascii() else words)
+    changes = {word: count for word, count in counts.items() if _strip_accents(word) != word}
+    share = sum(changes.values()) / max(1, counts.total())
+    if share < _FEW_ACCENTS:
         return config
+    example = max(changes, key=lambda word: (changes[word], word))
     context.report.note(
-        f"accents and other marks are kept, since {marked.share:.0%} of the words have them: "
-        f"{marked.example} would be {strip_accents(marked.example)}; "
-        "tokenizer.strip_accents decides"
+        f"accents and other marks are kept, since {share:.0%} of the words have them: {example} "
+        f"would be {_strip_accents(example)}; tokenizer.strip_accents decides"
     )
     return config.model_copy(update={"strip_accents": False})
 
 
-def _count_marked(sentences: Iterable[str]) -> Marked:
-    counts: Counter[str] = Counter()
-    for sentence in sentences:
-        words = sentence.split()
-        if sentence.isascii():
-            counts[""] += len(words)
-        else:
-            counts.update(words)
-    return count_marked(counts)
+def _strip_accents(text: str) -> str:
+    """Return the text decomposed and without nonspacing marks, as BERT's tokenizer does."""
+    decomposed = unicodedata.normalize("NFD", text)
+    return "".join(each for each in decomposed if unicodedata.category(each) != "Mn")
 
 
 def _check_size(config: TrainedConfig, tokenizer: Tokenizer, characters: int) -> None:
@@ -121,8 +121,8 @@ def _rate(measured: dict[str, Any]) -> str:
 
 def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     encoder = make_encoder(tokenizer)
-    unknown_id = special_ids(tokenizer).unk
-    held_out = _sample(corpus, "validation", _EVALUATED_CHARACTERS)
+    unknown_id = files.special_ids(tokenizer).unk
+    held_out = _Sample(corpus, "validation", _EVALUATED_CHARACTERS)
     tokens = unknown = words = 0
     iterator = iter(held_out)
     while batch := list(islice(iterator, _BATCH_SENTENCES)):
@@ -139,11 +139,14 @@ def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
 
 
 class _Sample:
-    """Sentences from the start of each file up to its quota; counts their characters."""
+    """Up to so many characters of the sentences of a split, of all files alike, since documents are
+    sorted by source: of each those at the start. Counts them."""
 
-    def __init__(self, folder: Folder, quotas: Mapping[str, int]) -> None:
-        self._folder = folder
-        self._quotas = quotas
+    def __init__(self, corpus: Artifact, split: str, limit: float) -> None:
+        rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
+        share = min(1.0, int(limit) / max(1, sum(row.characters for row in rows)))
+        self._folder = corpus.folder
+        self._quotas = {row.file: math.ceil(share * row.characters) for row in rows}
         self.characters = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -158,8 +161,116 @@ class _Sample:
                 yield sentence
 
 
-def _sample(corpus: Artifact, split: str, limit: float) -> _Sample:
-    """Sample up to `limit` characters, of all files alike: documents are sorted by source."""
-    rows = [row for row in CorpusSummary.of(corpus).files if row.split == split]
-    share = min(1.0, int(limit) / max(1, sum(row.characters for row in rows)))
-    return _Sample(corpus.folder, {row.file: math.ceil(share * row.characters) for row in rows})
+_SENTENCES_AT_ONCE = 20_000
+# Models of whole words or pieces would turn `[MASK]` in a text into the special token, so its
+# bracket is made a word of its own.
+_BRACKET_ALONE = pre_tokenizers.Split(Regex(files.SPECIAL_IS_TEXT), "isolated")
+
+
+def train(config: TrainedConfig, sentences: Iterable[str]) -> Tokenizer:
+    """Train a tokenizer on `sentences`, which WordPiece iterates over twice."""
+    match config:
+        case WordPieceConfig():
+            return _train_wordpiece(config, sentences)
+        case ByteBpeConfig():
+            return _train_byte_bpe(config, sentences)
+        case _:
+            return from_counts(config, count_words(config, sentences))
+
+
+def _train_byte_bpe(config: ByteBpeConfig, sentences: Iterable[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(unk_token=None))
+    if config.lowercase or config.strip_accents:
+        tokenizer.normalizer = _normalizer(config)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        sentences,
+        trainers.BpeTrainer(
+            vocab_size=config.vocab_size,
+            min_frequency=config.min_frequency,
+            special_tokens=list(SPECIAL_TOKENS),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    return tokenizer
+
+
+def _train_wordpiece(config: WordPieceConfig, sentences: Iterable[str]) -> Tokenizer:
+    # The library numbers single characters in hash-map order, which differs between processes, and
+    # breaks ties between merges by these numbers. So a first pass finds the characters without
+    # merging, and the second gets them sorted, as if they were special tokens.
+    def vocabulary(first: list[str], size: int) -> dict[str, int]:
+        tokenizer = files.wordpiece({}, config.lowercase, config.strip_accents)
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=size,
+            min_frequency=config.min_frequency,
+            special_tokens=first,
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(sentences, trainer)
+        return tokenizer.get_vocab()
+
+    characters = vocabulary(list(SPECIAL_TOKENS), size=0).keys() - set(SPECIAL_TOKENS)
+    pieces = vocabulary([*SPECIAL_TOKENS, *sorted(characters)], config.vocab_size)
+    tokenizer = files.wordpiece(pieces, config.lowercase, config.strip_accents)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def count_words(config: CountedConfig, sentences: Iterable[str]) -> Counter[str]:
+    """Count the words, or characters, of `sentences`. Texts are split at blanks first, and only
+    distinct pieces go through the normalizer and pre-tokenizer, which treat each piece alone and
+    keep blanks."""
+    tokenizer = _count_words(config, {UNK: UNK_ID})
+    normalize = tokenizer.normalizer.normalize_str
+    split = tokenizer.pre_tokenizer.pre_tokenize_str
+    counts: Counter[str] = Counter()
+    iterator = iter(sentences)
+    while batch := list(islice(iterator, _SENTENCES_AT_ONCE)):
+        pieces = pc.split_pattern(pa.array(batch, pa.string()), " ").flatten()  # pyright: ignore[reportAttributeAccessIssue]
+        distinct = pieces.value_counts()
+        for piece, count in zip(*map(pa.Array.to_pylist, distinct.flatten()), strict=True):
+            for word, _ in split(normalize(piece)):
+                counts[word] += count
+        for word, _ in split(" "):
+            counts[word] += len(pieces) - len(batch)
+    return counts
+
+
+def from_counts(config: CountedConfig, counts: Mapping[str, int]) -> Tokenizer:
+    """Return the tokenizer of the most frequent words, or characters, of `counts`. Ids follow
+    frequency, the highest first; ties are in alphabetical order."""
+    frequent = [word for word, count in counts.items() if count >= config.min_frequency]
+    frequent.sort(key=lambda word: (-counts[word], word))
+    words = [*SPECIAL_TOKENS, *frequent][: config.vocab_size]
+    tokenizer = _count_words(config, {word: index for index, word in enumerate(words)})
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def _count_words(config: CountedConfig, vocabulary: dict[str, int]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
+    tokenizer.normalizer = _normalizer(config)
+    if isinstance(config, CharacterConfig):
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(files.EVERY_CHARACTER), "isolated")
+        tokenizer.decoder = decoders.Fuse()
+    elif config.split_punctuation:
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), _BRACKET_ALONE]
+        )
+    return tokenizer
+
+
+def _normalizer(config: TrainedConfig) -> normalizers.Normalizer:
+    # One form per accented letter, however the text composes it.
+    steps: list[normalizers.Normalizer] = []
+    if config.strip_accents:
+        steps += [normalizers.NFD(), normalizers.StripAccents()]
+    steps.append(normalizers.NFC())
+    if config.lowercase:
+        steps.append(normalizers.Lowercase())
+    return normalizers.Sequence(steps) if len(steps) > 1 else steps[0]

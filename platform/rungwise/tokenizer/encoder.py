@@ -13,8 +13,11 @@ across:
 """
 
 # ruff: noqa: RUF001
+import contextlib
 import functools
+import itertools
 import json
+import os
 import random
 import string
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,27 +26,111 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import repeat
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Encoding, Tokenizer, models, pre_tokenizers
 
 from rungwise.core.arrays import Bools, Ints
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import Ids
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusFile
-from rungwise.tokenizer.files import FILE
-from rungwise.tokenizer.reference import (
-    Encoded,
-    ReferenceEncoder,
-    TextEncoder,
-    copy_tokenizer,
-    id_type,
-    word_starts,
-)
-from rungwise.tokenizer.training import EVERY_CHARACTER, SPECIAL_IS_TEXT
+from rungwise.tokenizer import files
+
+_PARALLELISM = "TOKENIZERS_PARALLELISM"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of some texts. P texts, N tokens in all. `ids` [N]: of all texts in order; uint16
+    if every id of the vocabulary fits, else uint32. `lengths` [P]: the tokens of each text.
+    `word_starts` [N]: True where a word (a pre-token of the tokenizer) begins; None unless
+    requested."""
+
+    ids: Ids
+    lengths: NDArray[np.int64]
+    word_starts: NDArray[np.bool_] | None = None
+
+
+class TextEncoder(Protocol):
+    """Encodes texts as ids. Not thread-safe."""
+
+    def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
+        """Return the tokens without special ones; with `words`, also where words begin."""
+        ...
+
+
+class ReferenceEncoder:
+    """Encodes every text with the `tokenizers` library."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = copy_tokenizer(tokenizer)
+        self._dtype = id_type(tokenizer)
+
+    def encode(self, texts: pa.StringArray, words: bool = False) -> Encoded:
+        return self.join(self.encodings(texts.to_pylist(), words), words)
+
+    def join(self, encodings: list[Encoding], words: bool) -> Encoded:
+        """Return the tokens of the library's encodings."""
+        lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+        tokens = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
+        ids = np.fromiter(tokens, self._dtype, int(lengths.sum()))
+        if not words:
+            return Encoded(ids, lengths)
+        starts = [np.empty(0, np.bool_), *map(word_starts, encodings)]
+        return Encoded(ids, lengths, np.concatenate(starts))
+
+    def encodings(self, texts: list[str], words: bool) -> list[Encoding]:
+        """Return the library's encodings; with `words` they cost more."""
+        encode = self._tokenizer.encode_batch if words else self._tokenizer.encode_batch_fast
+        with one_thread(), files.refuse_panic():
+            return encode(texts, add_special_tokens=False)
+
+
+def word_starts(encoding: Encoding) -> NDArray[np.bool_]:
+    """Return [N]: True at the first token of each word of `encoding`."""
+    # A token without a word is one itself: None becomes NaN, which differs from itself.
+    numbers = np.array(encoding.word_ids, np.float64)
+    starts = np.ones(len(numbers), np.bool_)
+    starts[1:] = numbers[1:] != numbers[:-1]
+    return starts
+
+
+def copy_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer with the same model that finds no special tokens and truncates nothing."""
+    if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
+        return files.disable_extras(Tokenizer.from_str(tokenizer.to_str()))
+    # Special tokens are not recognised, so they are left out and the model is shared.
+    copy = Tokenizer(tokenizer.model)
+    if tokenizer.normalizer is not None:
+        copy.normalizer = tokenizer.normalizer
+    if tokenizer.pre_tokenizer is not None:
+        copy.pre_tokenizer = tokenizer.pre_tokenizer
+    return copy
+
+
+def id_type(tokenizer: Tokenizer) -> type[np.uint16 | np.uint32]:
+    """Return the smallest type for every id of the vocabulary, which may have gaps."""
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    return np.uint16 if largest <= np.iinfo(np.uint16).max else np.uint32
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep the library to one thread, since a task has one core."""
+    before = os.environ.get(_PARALLELISM)
+    os.environ[_PARALLELISM] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PARALLELISM]
+        else:
+            os.environ[_PARALLELISM] = before
+
 
 CutRule = Literal["blanks", "marks", "classes"]
 
@@ -131,7 +218,7 @@ def _split_kind(part: Mapping[str, Any]) -> str:
             return "bytes"
         case {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": pattern}:
             # "bracket" is the rule that keeps `[MASK]` as text; it ignores blanks.
-            kinds = {EVERY_CHARACTER: "character", SPECIAL_IS_TEXT: "bracket"}
+            kinds = {files.EVERY_CHARACTER: "character", files.SPECIAL_IS_TEXT: "bracket"}
             return kinds.get(pattern.get("Regex", ""), "unknown")
     return "unknown"
 
@@ -399,7 +486,7 @@ def make_encoder(tokenizer: Tokenizer, backend: Backend = "memo") -> TextEncoder
 def open_encoder(folder: Folder, choice: EncoderChoice = EncoderChoice()) -> TextEncoder:
     """Return the encoder of the artifact in `folder`, cached in this process with its memo. A Ray
     worker process runs one task after another; each would start with an empty memo."""
-    return _open_encoder(folder.read_bytes(FILE), choice)
+    return _open_encoder(folder.read_bytes(files.FILE), choice)
 
 
 @functools.lru_cache(maxsize=2)  # each may take 300 MB

@@ -1,10 +1,18 @@
 """Read tokenizers from files, an artifact's or other people's; the roles of their special tokens;
-and the clean-up that corpus/cleaning/characters.py does, for text from outside the corpus.
+and the clean-up that corpus/cleaning/text.py does, for text from outside the corpus.
+
+Patterns that take the library for ever are refused by a bounded trial: repeated more often each
+time, what a pattern may match, and then what it may not. A trial cannot prove that there is none.
 """
 
+import contextlib
+import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Sequence
+import re
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -12,24 +20,16 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.storage.folder import Folder
 from rungwise.core.storage.source_files import SourceFile, find_files
-from rungwise.core.tokens import KNOWN_NAMES, ROLE_NAMES, SpecialIds
-from rungwise.corpus.cleaning.characters import (
-    CONTROLS,
-    HTML_BREAK,
-    INVISIBLE,
-    JOINERS,
-    LINE_BREAKS,
-    ODD_BLANKS,
-    UNREADABLE,
-)
+from rungwise.core.tokens import KNOWN_NAMES, ROLE_NAMES, UNK, SpecialIds
+from rungwise.corpus.cleaning import text as cleaning
 from rungwise.tokenizer.config import TokenizerFileConfig, TrainedConfig
-from rungwise.tokenizer.reference import disable_extras, refuse_slow_patterns
-from rungwise.tokenizer.training import wordpiece
 
 FILE = "tokenizer.json"
 _VOCAB_TXT, _VOCAB_JSON, _MERGES = "vocab.txt", "vocab.json", "merges.txt"
 _TRANSFORMERS_JSON = "tokenizer_config.json"
 _KEY = "tokenizer.path"
+EVERY_CHARACTER = r"[\s\S]"
+SPECIAL_IS_TEXT = r"\[(?=(?:PAD|UNK|CLS|SEP|MASK)\])"
 
 
 def load_tokenizer(folder: Folder) -> Tokenizer:
@@ -39,6 +39,14 @@ def load_tokenizer(folder: Folder) -> Tokenizer:
     if b'"Regex"' in data:
         refuse_slow_patterns(json.loads(data), folder.path(FILE))
     return disable_extras(Tokenizer.from_str(data.decode("utf-8")))
+
+
+def disable_extras(tokenizer: Tokenizer) -> Tokenizer:
+    """Turn off special tokens, truncation and padding, so that all ids of a text return."""
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def read_tokenizer(config: TokenizerFileConfig) -> Tokenizer:
@@ -137,6 +145,21 @@ def _read_vocab_txt(file: SourceFile, config: TokenizerFileConfig) -> Tokenizer:
         raise _fault(file, f"{problem}; is it a WordPiece vocabulary?")
     tokenizer = wordpiece(pieces, config.lowercase, config.strip_accents, unknown)
     tokenizer.add_special_tokens([name for name in KNOWN_NAMES if name in pieces])
+    return tokenizer
+
+
+def wordpiece(
+    pieces: dict[str, int], lowercase: bool, strip_accents: bool | None = None, unknown: str = UNK
+) -> Tokenizer:
+    """Return BERT's tokenizer with the vocabulary `pieces`, without special tokens; accents that
+    are left open go with lower-casing."""
+    model = models.WordPiece(pieces, unk_token=unknown, max_input_chars_per_word=100)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
     return tokenizer
 
 
@@ -257,13 +280,15 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
 
 
 _STEPS = (
-    normalizers.Replace(Regex(f"[{CONTROLS}{INVISIBLE}{UNREADABLE}]"), ""),
-    normalizers.Replace(Regex(f"[\t{ODD_BLANKS}]"), " "),
-    normalizers.Replace(Regex(f"[\v\f\r{LINE_BREAKS}]"), "\n"),
+    normalizers.Replace(
+        Regex(f"[{cleaning.CONTROLS}{cleaning.INVISIBLE}{cleaning.UNREADABLE}]"), ""
+    ),
+    normalizers.Replace(Regex(f"[\t{cleaning.ODD_BLANKS}]"), " "),
+    normalizers.Replace(Regex(f"[\v\f\r{cleaning.LINE_BREAKS}]"), "\n"),
     normalizers.NFC(),
-    normalizers.Replace(Regex(JOINERS), ""),
+    normalizers.Replace(Regex(cleaning.JOINERS), ""),
     normalizers.NFC(),  # without the joiner, a letter and its accent may meet
-    normalizers.Replace(Regex(HTML_BREAK), " "),
+    normalizers.Replace(Regex(cleaning.HTML_BREAK), " "),
     normalizers.Replace(Regex("[ \n]{2,}|\n"), " "),
     normalizers.Strip(),
 )
@@ -300,3 +325,97 @@ def ids_after_blank(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int
         [_BEFORE, *(f"{_BEFORE} {word}" for word in words)], add_special_tokens=False
     )
     return [encoding.ids[len(alone.ids) :] for encoding in both]
+
+
+_SECONDS = 0.02  # of the processor, for a text of at most a few hundred characters
+_COUNTS = (12, 20, 30, 50, 100)  # of repetitions: a slow one is found before the library gives up
+_MOST_ATOMS, _WIDEST = 60, 3
+_STOPS = ("!", "\n", "\0")
+_CHARACTERS = "aAzZ09 _-.,'\n\xe9\u0301\u4e2d"
+_ATOM = re.compile(
+    r"""\(\?\#[^)]*\) | \(\?(?:<?[=!]|>|<\w+>|[\w-]*:)? | \{\d*,?\d*\} | [()|*+?^$]  # no atom
+    | (?P<atom>\\[pP]\{[^}]*\} | \\. | \[(?:\\.|\[(?:\\.|[^\]])*\]|(?<=\[)\^?\]|[^\]])*\] | .)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def refuse_slow_patterns(tokenizer: Any, source: str) -> None:
+    """Raise DataError for a tokenizer.json, parsed, with a pattern that may take for ever."""
+    match tokenizer:
+        case {"Regex": str(pattern)}:
+            if (text := find_slow_text(pattern)) is not None:
+                raise DataError(
+                    f"{source}: the pattern {pattern!r:.80} may take for ever, as on {text!r:.60}; "
+                    "write it so that a text can be matched in one way only"
+                )
+        case dict():
+            # Not the vocabulary, which has no patterns and millions of entries.
+            for key in tokenizer.keys() - {"model", "added_tokens"}:
+                refuse_slow_patterns(tokenizer[key], source)
+        case list():
+            for each in tokenizer:
+                refuse_slow_patterns(each, source)
+
+
+@functools.cache
+def find_slow_text(pattern: str) -> str | None:
+    """Return a text on which the pattern takes too long; None if none of those tried does."""
+    try:
+        splitter = pre_tokenizers.Split(Regex(pattern), "isolated")
+    except Exception:  # no pattern, which whoever builds the tokenizer says
+        return None
+    for text in _texts(pattern):
+        start = time.thread_time()
+        try:
+            with refuse_panic():
+                splitter.pre_tokenize_str(text)
+        except DataError:
+            return text
+        if time.thread_time() - start > _SECONDS:
+            return text
+    return None
+
+
+def _texts(pattern: str) -> Iterator[str]:
+    """Yield a few characters that atoms of the pattern match, repeated, behind those that the atoms
+    before match, or behind nothing. What all atoms match stands at the end: without it the library
+    may see that there is nothing to search."""
+    atoms = [match["atom"] for match in _ATOM.finditer(pattern) if match["atom"]][:_MOST_ATOMS]
+    samples = [_samples(atom, pattern) for atom in atoms] or [[""]]
+    texts = ["".join(each) for each in zip(*samples, strict=True)]
+    units = {
+        (before, text[place : place + width]): None
+        for text in texts
+        for place in range(len(atoms))
+        for width in range(1, _WIDEST + 1)
+        for before in ("", texts[0][:place])
+    }
+    ends = ["", *(stop + texts[0] for stop in _STOPS)]
+    for (before, unit), end, count in itertools.product(units, ends, _COUNTS):
+        yield before + unit * count + end
+
+
+def _samples(atom: str, pattern: str) -> list[str]:
+    """Three characters that an atom matches, not always different ones."""
+    try:
+        remover = normalizers.Replace(Regex(atom), "")
+    except Exception:  # a part of something else, such as a back reference
+        return [atom[-1:]] * 3
+    letters = sorted({*pattern, *_CHARACTERS})
+    matches = [each for each in letters if not remover.normalize_str(each)] or [atom[-1:]]
+    return [matches[0], matches[len(matches) // 2], matches[-1]]
+
+
+@contextlib.contextmanager
+def refuse_panic() -> Iterator[None]:
+    """Raise DataError where the tokenizers library gives up on a text: it panics, with an exception
+    that is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DataError(
+            f"the tokenizers library gives up on a text ({error}); simplify the patterns of "
+            "tokenizer.json, or leave the text out"
+        ) from error

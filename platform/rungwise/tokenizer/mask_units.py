@@ -1,8 +1,7 @@
 """Find where mask units begin: words of the tokenizer or of a Chinese segmenter (whole-word masking
 of Cui et al. 2021, arXiv:1906.08101). A token begins a unit unless it lies inside an earlier one.
 
-N tokens, C characters
-"""
+N tokens, C characters"""
 
 import functools
 import logging
@@ -21,7 +20,7 @@ from tokenizers import Tokenizer
 from rungwise.core.arrays import Bools, Ints
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import UserError
-from rungwise.tokenizer.reference import Encoded, ReferenceEncoder, TextEncoder
+from rungwise.tokenizer.encoder import Encoded, ReferenceEncoder, TextEncoder
 
 Span = tuple[int, int]  # [start, end) in characters of one text
 Segmenter = Callable[[str], Iterable[Span]]  # words that contain a han character

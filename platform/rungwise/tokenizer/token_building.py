@@ -1,6 +1,5 @@
 """Tokens stage: encode the corpus once, a file of ids per file of text. Sentences are encoded one
-by one, to keep their bounds, with the blank before them if a blank is text for the tokenizer.
-"""
+by one, to keep their bounds, with the blank before them if a blank is text for the tokenizer."""
 
 import base64
 import functools
@@ -24,23 +23,8 @@ from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import TokenisedText
 from rungwise.corpus.document import open_corpus_file
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
-from rungwise.tokenizer import (
-    Encoded,
-    EncoderChoice,
-    TextEncoder,
-    TokenizerSummary,
-    choose_encoder,
-    load_tokenizer,
-    mask_units,
-    open_encoder,
-)
-from rungwise.tokenizer.encoder import (
-    PROOF_BYTES,
-    REPEATED_PROOF_BYTES,
-    int32_values,
-    list_versions,
-    sample_corpus,
-)
+from rungwise.tokenizer import TokenizerSummary, load_tokenizer, mask_units
+from rungwise.tokenizer import encoder as encoders
 from rungwise.tokenizer.token_stage import (
     TOKENS,
     TokensConfig,
@@ -60,7 +44,7 @@ def encode_file(
     corpus: Folder,
     file: CorpusFile,
     tokenizer: Tokenizer,
-    encoder: TextEncoder,
+    encoder: encoders.TextEncoder,
     config: TokensConfig,
 ) -> TokenisedText:
     """Encode the documents of a corpus file in order, without empty sentences and documents; of a
@@ -73,7 +57,7 @@ def encode_file(
         if draws:
             batch = draw_documents(batch, file.source, config.skip, config.share)
         sentences = batch.column("sentences")
-        counts = int32_values(sentences.value_lengths()).astype(np.int64)
+        counts = encoders.int32_values(sentences.value_lengths()).astype(np.int64)
         opens = np.zeros(int(counts.sum()), dtype=np.bool_)
         opens[(np.cumsum(counts) - counts)[counts > 0]] = True
         texts = sentences.flatten()
@@ -113,7 +97,7 @@ def _hash_documents(batch: pa.RecordBatch, source: str) -> NDArray[np.uint64]:
     return np.array([document_hash(f"{source}\0{name}") for name in names], dtype=np.uint64)
 
 
-def _text(hashes: NDArray[np.uint64], counts: Ints, encoded: Encoded) -> TokenisedText:
+def _text(hashes: NDArray[np.uint64], counts: Ints, encoded: encoders.Encoded) -> TokenisedText:
     is_filled = encoded.lengths > 0
     first = np.append(0, np.cumsum(is_filled))[np.append(0, np.cumsum(counts))]
     has_text = np.diff(first) > 0
@@ -151,7 +135,7 @@ class EncodeTask:
     tokenizer: Folder
     output: Folder
     shared: SharedResults
-    encoder: EncoderChoice
+    encoder: encoders.EncoderChoice
 
     def __call__(self, order: FileOrder) -> FileRow:
         """Encode one file; return its row of the manifest."""
@@ -160,7 +144,7 @@ class EncodeTask:
         return {"file": order.file, "split": order.source.split, **row}
 
     def _encode(self, source: CorpusFile, result: str) -> FileRow:
-        encoder = open_encoder(self.tokenizer, self.encoder)
+        encoder = encoders.open_encoder(self.tokenizer, self.encoder)
         tokenizer = _load_tokenizer(self.tokenizer)
         text = encode_file(self.corpus, source, tokenizer, encoder, self.config)
         with self.shared[result].staged(_RESULT) as path:
@@ -183,11 +167,7 @@ class EncodeTask:
 
 
 TokenCounts = dict[str, Ints]  # (V,) by split
-
-
-@functools.lru_cache(maxsize=2)  # a worker uses one for many files
-def _load_tokenizer(tokenizer: Folder) -> Tokenizer:
-    return load_tokenizer(tokenizer)
+_load_tokenizer = functools.lru_cache(maxsize=2)(load_tokenizer)  # one serves many files
 
 
 def encode_corpus(
@@ -201,10 +181,12 @@ def encode_corpus(
     # What was encoded for another corpus proves nothing new.
     unread = [each.source for each in orders if shared.read(each.result) is None]
     training = [file for file in unread if file.split == "train"]
-    proof = fingerprint([_digests(inputs["tokenizer"]), list_versions()], 32)
+    proof = fingerprint([_digests(inputs["tokenizer"]), encoders.list_versions()], 32)
     is_proved = shared.read(proof) is not None
-    sample = sample_corpus(folders[0], training, REPEATED_PROOF_BYTES if is_proved else PROOF_BYTES)
-    choice = choose_encoder(load_tokenizer(folders[1]), sample, with_hard_texts=not is_proved)
+    num_bytes = encoders.REPEATED_PROOF_BYTES if is_proved else encoders.PROOF_BYTES
+    sample = encoders.sample_corpus(folders[0], training, num_bytes)
+    own = load_tokenizer(folders[1])
+    choice = encoders.choose_encoder(own, sample, with_hard_texts=not is_proved)
     if choice.notice is not None:
         context.report.note(choice.notice)
     elif not is_proved:

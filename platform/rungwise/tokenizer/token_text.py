@@ -1,7 +1,6 @@
 """Tokenised text, in memory and in a memory-mapped Arrow file with a row per document.
 
-N tokens, S sentences, D documents
-"""
+N tokens, S sentences, D documents"""
 
 import hashlib
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tokenizers import Tokenizer
 
-from rungwise.commands.tasks import flow
+from rungwise.commands.init import flow
 from rungwise.core.configuration.config import union_members, validate
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
@@ -22,10 +22,15 @@ from rungwise.core.stages.stage import Stage
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.range_builder import read_range
 from rungwise.corpus.building.stage import write_corpus
-from rungwise.corpus.cleaning.characters import guess_language
-from rungwise.corpus.config import CorpusConfig, DocumentRules, FileSource
+from rungwise.corpus.cleaning.text import guess_language
+from rungwise.corpus.config import (
+    CorpusConfig,
+    DocumentRules,
+    FileSource,
+    list_ranges,
+    list_source_files,
+)
 from rungwise.corpus.description import FileGroup, describe_files
-from rungwise.corpus.files import list_ranges, list_source_files
 from rungwise.corpus.summary import format_amount
 from rungwise.models.config import ModelConfig
 from rungwise.pipeline.ladder import grow_past_gaps, ladder_stages
@@ -34,7 +39,8 @@ from rungwise.pipeline.stages import pretrain_stages
 from rungwise.pipeline.workflow import load_recipe, make_stages
 from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.data.files import load
-from rungwise.tokenizer import TokenizerFileConfig, train
+from rungwise.tokenizer import TokenizerFileConfig
+from rungwise.tokenizer.building import train
 from tests.conftest import Cli
 
 WORDS = [

@@ -13,8 +13,7 @@ from rungwise.core.stages import artifact
 from rungwise.core.stages.stage import Context, StageType, import_function
 from rungwise.core.storage.folder import Folder
 from rungwise.pipeline import loading
-from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.stage import TASK
+from rungwise.tasks.config import TASK, FilesTaskConfig
 from tests.commands import environment, execute
 from tests.conftest import REPOSITORY, small_recipe, write_corpus, write_recipe
 from tests.summaries import end_stage
@@ -48,7 +47,7 @@ from rungwise.pipeline.experiment import experiment_stages
 from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.stages import chain_stages, report_stage
 from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.stage import TASK
+from rungwise.tasks.config import TASK
 
 def stages(recipe):
     config = FilesTaskConfig.model_validate(TASK_BLOCK)

@@ -22,8 +22,7 @@ from rungwise.core.storage.hub import local_copy, pin, pin_all
 from rungwise.core.storage.source_files import digest_matching_files, find_files
 from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import pretrain_stages
-from rungwise.tasks.config import FilesTaskConfig
-from rungwise.tasks.stage import TASK
+from rungwise.tasks.config import TASK, FilesTaskConfig
 from tests.conftest import REPOSITORY, small_recipe, write_corpus
 from tests.hub_server import Hub, go_to, hub
 from tests.unit.training.test_initial_weights import folder_of

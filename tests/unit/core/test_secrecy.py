@@ -25,9 +25,9 @@ from rungwise.core.storage.folder import Folder
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.corpus.summary import CORPUS
 from rungwise.pipeline.recipe import Recipe
-from rungwise.tasks.building import build_task
+from rungwise.tasks.config import TASK
+from rungwise.tasks.data.files import build_task
 from rungwise.tasks.kinds.examples import TaskSummary, read_examples
-from rungwise.tasks.stage import TASK
 
 TEXTS = yaml.safe_load(Path(__file__).with_name("secret_texts.yaml").read_text())
 SIGNED = "https://b.s3.amazonaws.com/x.txt?X-Amz-Credential=a1&X-Amz-Signature=0f1e2d3c"

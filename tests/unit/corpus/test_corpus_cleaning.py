@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from rungwise.core.configuration.config import validate
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.building.range_builder import RangeBuilder, read_range
-from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, Cleaned, clean, clean_all
-from rungwise.corpus.cleaning.quality import find_fault
-from rungwise.corpus.config import CorpusConfig, DocumentRules
+from rungwise.corpus.cleaning.text import DOCUMENT, PARAGRAPH, Cleaned, clean, clean_all, find_fault
+from rungwise.corpus.config import CorpusConfig, DocumentRules, list_ranges
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.files import list_ranges
-from rungwise.corpus.readers.text import gutenberg_text, split_paragraphs
+from rungwise.corpus.readers.documents import gutenberg_text, split_paragraphs
 
 ANY_TEXT = st.text(alphabet=st.characters())
 _MESSY = (

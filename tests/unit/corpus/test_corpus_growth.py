@@ -23,9 +23,8 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import range_task, stage
 from rungwise.corpus.building.held_out import HeldOutSplit
 from rungwise.corpus.building.range_task import RangeTask
-from rungwise.corpus.config import CorpusConfig
+from rungwise.corpus.config import CorpusConfig, Range, list_ranges, name_ranges
 from rungwise.corpus.document import read_documents
-from rungwise.corpus.files import Range, list_ranges, name_ranges
 from rungwise.corpus.summary import SPLITS, CorpusSummary
 from tests.conftest import made_up_sentences, mounted_disk
 

@@ -15,9 +15,9 @@ from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building.held_out import HeldOutSplit, choose_split, fraction_threshold
 from rungwise.corpus.building.range_builder import split_keys
 from rungwise.corpus.building.stage import write_corpus
-from rungwise.corpus.cleaning.characters import DOCUMENT
 from rungwise.corpus.cleaning.duplicates import DocumentDecision
 from rungwise.corpus.cleaning.overlap import hash_words
+from rungwise.corpus.cleaning.text import DOCUMENT
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import Document, RawDocument, read_documents, text_digest
 from rungwise.corpus.summary import CorpusSummary

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 
 from rungwise.core.storage.source_files import find_files
 from rungwise.corpus.building.range_builder import read_range
-from rungwise.corpus.config import CorpusConfig, FileSource
+from rungwise.corpus.config import CorpusConfig, FileSource, Range, list_source_files
 from rungwise.corpus.document import DocumentDamage, RawDocument
-from rungwise.corpus.files import Range, list_source_files
 from rungwise.corpus.readers import streams
 from rungwise.corpus.readers.streams import detect_encoding, split_lines
 
@@ -682,7 +681,7 @@ def test_any_cuts_yield_the_documents_of_the_whole(
     step: int,
     maximum: int,
 ) -> None:
-    monkeypatch.setattr("rungwise.corpus.readers.text._SMALLEST_PART", 5)
+    monkeypatch.setattr("rungwise.corpus.readers.documents._SMALLEST_PART", 5)
     path = written(tmp_path / "a.txt", "".join(pieces))
     size = path.stat().st_size
     config = config_of(path, maximum, **source)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rungwise.corpus.cleaning.sentences import segment
+from rungwise.corpus.cleaning.text import segment
 
 # Sentences end at each bar.
 MARKED = (

@@ -14,8 +14,15 @@ from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage import source_files
 from rungwise.core.storage.source_files import SourceFile, find_files, hash_files
-from rungwise.corpus.config import CorpusConfig, FileSource, identity, source_names
-from rungwise.corpus.files import input_digests, list_ranges, list_source_files
+from rungwise.corpus.config import (
+    CorpusConfig,
+    FileSource,
+    identity,
+    input_digests,
+    list_ranges,
+    list_source_files,
+    source_names,
+)
 
 
 def corpus(*sources: dict[str, Any], **keys: Any) -> CorpusConfig:

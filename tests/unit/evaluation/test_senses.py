@@ -23,7 +23,7 @@ from rungwise.evaluation.suites.states import (
     SensesSuite,
     make_pseudo_words,
 )
-from rungwise.tokenizer.training import wordpiece
+from rungwise.tokenizer.files import wordpiece
 from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import Table, encoder_rung
 

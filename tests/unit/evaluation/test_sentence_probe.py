@@ -24,7 +24,7 @@ from rungwise.evaluation.suites.vectors import (
     order,
     pair_features,
 )
-from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
+from rungwise.tasks.formats.texts import ColumnsConfig, TableFormat
 from tests.corpora import corpus_of_sentences
 from tests.toy_rungs import FIRST_WORD, toy_rung
 

@@ -16,6 +16,7 @@ from scipy import stats
 
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import list_matching_files
+from rungwise.core.tokens import SpecialIds
 from rungwise.evaluation.comparison.claims import compare, registered_claims
 from rungwise.evaluation.suites import language_models
 from rungwise.evaluation.suites.items import Items
@@ -29,8 +30,10 @@ from rungwise.evaluation.suites.vectors import (
 )
 from rungwise.models.families.gpt import GptConfig
 from rungwise.tasks.formats.base import split_lines
-from rungwise.tasks.formats.table import ColumnsConfig, TableFormat
-from rungwise.tokenizer import FILE, ByteBpeConfig, SpecialIds, train
+from rungwise.tasks.formats.texts import ColumnsConfig, TableFormat
+from rungwise.tokenizer import FILE
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig
 from tests.toy_rungs import FIRST_WORD, Table, toy_rung
 from tests.unit.models.test_word_states import Recorder
 

@@ -27,8 +27,7 @@ from rungwise.finetune import (
     outputs,
     restore,
 )
-from rungwise.finetune.loop import build, learning_rate_shares, make_batches
-from rungwise.finetune.scoring import collate
+from rungwise.finetune.loop import build, collate, learning_rate_shares, make_batches
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
 from rungwise.tasks.kinds.items import Item, Row

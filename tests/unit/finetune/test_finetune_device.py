@@ -52,8 +52,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(TaskModel, "to", moved)
     monkeypatch.setattr(finetune_loop.optimizers, "build_optimizer", unfused)
-    monkeypatch.setattr(finetune_loop, "list_devices", lambda: [DEVICE])
-    monkeypatch.setattr(finetune_loop, "seed_generators", lambda number, devices: None)
+    monkeypatch.setattr(finetune_loop.devices, "list_devices", lambda: [DEVICE])
+    monkeypatch.setattr(finetune_loop.devices, "seed_generators", lambda number, devices: None)
     monkeypatch.setattr(FakeTensor, "item", lambda tensor: 0.5, raising=False)
     monkeypatch.setattr(FakeTensor, "__int__", lambda tensor: 3, raising=False)
     monkeypatch.setattr(FakeTensor, "__bool__", lambda tensor: False, raising=False)

@@ -11,8 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 
 from rungwise.core.errors import ConfigError
 from rungwise.finetune import Scores, finetune, loop
-from rungwise.finetune.loop import add_gradients, build
-from rungwise.finetune.scoring import class_weights, collate
+from rungwise.finetune.loop import add_gradients, build, class_weights, collate
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Kind
 from rungwise.tuning.trials import check_values
@@ -45,7 +44,7 @@ def test_weights_of_the_best_epoch_are_kept_over_breaks(monkeypatch: pytest.Monk
             told.append(metrics)
             states.append(state())
 
-        monkeypatch.setattr(loop.scoring, "evaluate", scores)
+        monkeypatch.setattr(loop, "evaluate", scores)
         config = config_of(epochs=4, best_epoch=best)
         model = finetune(config, toy_data("classification"), 3, on_epoch, start)
         return model.state_dict(), told, states

@@ -21,8 +21,7 @@ from rungwise.finetune import (
     finetune,
 )
 from rungwise.finetune.data import build_frame
-from rungwise.finetune.loop import build
-from rungwise.finetune.scoring import outputs
+from rungwise.finetune.loop import build, outputs
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, Text

@@ -27,7 +27,8 @@ from rungwise.instances.texts import (
     DocumentRowsConfig,
     SentenceRunsConfig,
 )
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer
+from rungwise.tokenizer import load_tokenizer
+from rungwise.tokenizer.config import ByteBpeConfig, WordPieceConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from tests.corpora import made_up_documents, text_and_tokenizer
 from tests.small_models import INSTANCES

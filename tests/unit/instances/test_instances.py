@@ -17,7 +17,8 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import PerSplit
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.sentences import segment
+from rungwise.core.tokens import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
+from rungwise.corpus.cleaning.text import segment
 from rungwise.instances import shards
 from rungwise.instances.building import build_instances
 from rungwise.instances.kind import Built, ContractShare, Facts, check_shares
@@ -28,7 +29,6 @@ from rungwise.instances.pairs import (
     SentenceOrderConfig,
 )
 from rungwise.instances.shards import join_rows, pad_rows
-from rungwise.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, UNK_ID, SpecialIds
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText
 from tests.corpora import text_of

@@ -22,12 +22,13 @@ from rungwise.instances.reader import InstanceReader
 from rungwise.instances.shards import Shard, pad_rows
 from rungwise.instances.texts import AlignedLinesConfig, LabelledPairsConfig, TextPairsKind
 from rungwise.pipeline.recipe import Recipe
+from rungwise.tasks.config import TaskTokensConfig
 from rungwise.tasks.data import task_text
 from rungwise.tasks.data.task_text import encode_pairs
 from rungwise.tasks.kinds.examples import Kind, TaskInfo, Text, write_examples
-from rungwise.tasks.stage import TaskTokensConfig
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, load_tokenizer, train
-from rungwise.tokenizer.config import TrainedConfig
+from rungwise.tokenizer import load_tokenizer
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig, TrainedConfig, WordPieceConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile
 from tests.conftest import made_up_sentences, small_recipe

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.randomness import bits, extend, uniform
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.masking import (
     Masked,
     MaskingConfig,
@@ -20,7 +21,6 @@ from rungwise.instances.masking import (
     span_lengths,
 )
 from rungwise.instances.shards import PaddedRows
-from rungwise.tokenizer import SpecialIds
 
 PAD_ID, UNK_ID, CLS_ID, SEP_ID, MASK_ID = range(5)
 VOCAB = 1000

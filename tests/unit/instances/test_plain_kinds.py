@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rungwise.core.errors import DataError
+from rungwise.core.tokens import SpecialIds
 from rungwise.instances.kind import Facts, Kind
 from rungwise.instances.masking import Vocabulary
 from rungwise.instances.shards import Shard, pad_rows
 from rungwise.instances.texts import CausalConfig, DocumentRowsConfig, SentenceRunsConfig
-from rungwise.tokenizer import SpecialIds
 from tests.corpora import text_of
 
 END = 3

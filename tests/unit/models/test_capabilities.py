@@ -15,13 +15,15 @@ from torch import Tensor
 
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages.artifact import Artifact
+from rungwise.core.tokens import SpecialIds
 from rungwise.evaluation.examples import Neighbourhood
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.trained.encoders import count_marks
 from rungwise.models.trained.language_models import Sampling, generate, measure_loss, windows
 from rungwise.models.transformer.block import Boundaries
 from rungwise.serving.predictor import list_neighbours
-from rungwise.tokenizer import SpecialIds, WordPieceConfig, train
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import WordPieceConfig
 from rungwise.training import pretrained
 from tests.conftest import made_up_sentences
 from tests.report_pages import built

@@ -29,7 +29,9 @@ from rungwise.models.losses.masked_variants import (
 from rungwise.models.trained.encoders import MeanOfStates
 from rungwise.serving.export import export_model
 from rungwise.tasks.kinds.items import token_ids
-from rungwise.tokenizer import WordPieceConfig, special_ids, train
+from rungwise.tokenizer import special_ids
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import WordPieceConfig
 from rungwise.training import parallel
 from rungwise.training.optimizer import OptimizerConfig, build_optimizers
 from rungwise.training.parallel import Group

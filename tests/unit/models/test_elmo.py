@@ -26,7 +26,9 @@ from rungwise.models.families.elmo import Elmo, ElmoConfig, ElmoForPretraining, 
 from rungwise.models.losses.objectives import BILM
 from rungwise.models.trained.capabilities import Encoder, ReadsSpelling
 from rungwise.tasks.kinds.heads import Rows
-from rungwise.tokenizer import ByteBpeConfig, WordPieceConfig, token_bytes, train
+from rungwise.tokenizer import token_bytes
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig, WordPieceConfig
 from rungwise.training.fit_config import FitConfig
 from tests.conftest import SPECIAL_IDS, made_up_sentences
 from tests.small_models import shaken

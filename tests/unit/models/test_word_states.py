@@ -14,8 +14,9 @@ from rungwise.models.families.elmo import BidirectionalConfig
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.families.recurrent import LstmConfig
 from rungwise.models.trained.encoders import EncodedWords
-from rungwise.tokenizer import ByteBpeConfig, train
-from rungwise.tokenizer.training import wordpiece
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig
+from rungwise.tokenizer.files import wordpiece
 from tests import toy_tokenizers
 from tests.small_models import shaken
 from tests.toy_rungs import encoder_rung

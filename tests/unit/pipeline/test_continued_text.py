@@ -20,6 +20,7 @@ from rungwise.pipeline.recipe import Recipe
 from rungwise.pipeline.stages import chain_stages, check_steps, train_steps
 from rungwise.pipeline.workflow import plan
 from rungwise.report.findings import describe_text
+from rungwise.tasks.config import TaskTextConfig
 from rungwise.tasks.data.task_text import build_task_text, documents
 from rungwise.tasks.kinds.examples import (
     Answer,
@@ -32,7 +33,6 @@ from rungwise.tasks.kinds.examples import (
     Text,
     write_examples,
 )
-from rungwise.tasks.stage import TaskTextConfig
 from tests.conftest import small_recipe, write_corpus, write_recipe
 from tests.summaries import task_of
 

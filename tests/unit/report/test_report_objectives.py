@@ -18,14 +18,9 @@ from rungwise.evaluation.examples import Continuation, Neighbour, Neighbourhood
 from rungwise.models.families.gpt import GptConfig
 from rungwise.models.losses.objectives import Meaning
 from rungwise.models.trained.language_models import Sampling, TwoDirectionModel
-from rungwise.tokenizer import (
-    ByteBpeConfig,
-    WordConfig,
-    WordPieceConfig,
-    ids_after_blank,
-    load_tokenizer,
-    train,
-)
+from rungwise.tokenizer import ids_after_blank, load_tokenizer
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig, WordConfig, WordPieceConfig
 from rungwise.training.pretrained import load_encoder, load_model
 from rungwise.training.summary import PretrainSummary
 from tests.conftest import made_up_sentences

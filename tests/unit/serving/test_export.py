@@ -17,6 +17,7 @@ from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact, PerSplit
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tokens import CLS_ID, SEP_ID, UNK_ID
 from rungwise.instances.batch import MaskedBatch
 from rungwise.models.families.bert import MaskedOutput
 from rungwise.models.families.ngram import BrownConfig, NgramConfig, read_arpa
@@ -24,15 +25,9 @@ from rungwise.models.fitting import HERE, create_arrays
 from rungwise.pipeline.loading import find_built
 from rungwise.serving.export import HUB_CARD, write_pretrained
 from rungwise.serving.importing import FILES
-from rungwise.tokenizer import (
-    CLEAN_UP,
-    CLS_ID,
-    SEP_ID,
-    UNK_ID,
-    WordPieceConfig,
-    open_encoder,
-    train,
-)
+from rungwise.tokenizer import CLEAN_UP, open_encoder
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import WordPieceConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText
 from rungwise.training.pretrained import load_module

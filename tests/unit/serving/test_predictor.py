@@ -14,7 +14,7 @@ from scipy.stats import gmean
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
-from rungwise.commands.predict import predict_lines
+from rungwise.commands.models import predict_lines
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages import artifact as artifacts

@@ -23,7 +23,8 @@ from rungwise.models.word_vectors.vector_family import WordVectorModel
 from rungwise.serving.export import write_pretrained
 from rungwise.serving.predictor import PretrainedPredictor, describe_model, load_predictor
 from rungwise.tasks.kinds.examples import Text
-from rungwise.tokenizer import WordConfig, train
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import WordConfig
 from rungwise.tokenizer.token_stage import TokensSummary
 from tests.conftest import Cli, made_up_sentences
 from tests.report_pages import LENGTH, Recorder, built, pretrain_summary, tokenizer_summary

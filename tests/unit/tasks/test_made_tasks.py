@@ -15,7 +15,8 @@ from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.sentences import segment
+from rungwise.core.tokens import CLS_ID
+from rungwise.corpus.cleaning.text import segment
 from rungwise.corpus.document import SCHEMA
 from rungwise.corpus.summary import read_split
 from rungwise.evaluation.suites.language_models import (
@@ -25,12 +26,11 @@ from rungwise.evaluation.suites.language_models import (
 )
 from rungwise.models import ngram_model
 from rungwise.models.families import kneser_ney
-from rungwise.tasks.building import build_task
 from rungwise.tasks.config import CapitalsConfig, NextParagraphConfig, ParagraphTaskConfig
 from rungwise.tasks.data import made
+from rungwise.tasks.data.files import build_task
 from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, Paragraph, count_words, hide_name
 from rungwise.tasks.kinds.examples import SPLITS, TaskInfo, read_examples
-from rungwise.tokenizer import CLS_ID
 from tests.summaries import corpus_of, standing
 from tests.toy_rungs import FIRST_WORD, toy_rung
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.corpus.cleaning.characters import clean
+from rungwise.corpus.cleaning.text import clean
 from rungwise.evaluation.suites.base import Rung
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Kind, Tagged, TaskInfo, Text
@@ -21,17 +21,19 @@ from rungwise.tasks.kinds.items import Frame, locate
 from rungwise.tokenizer import (
     CLEAN_UP,
     FILE,
-    ByteBpeConfig,
-    CharacterConfig,
     TokenizerFileConfig,
-    WordConfig,
-    WordPieceConfig,
     ids_after_blank,
     load_reader,
     read_tokenizer,
-    train,
 )
-from rungwise.tokenizer.config import TrainedConfig
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import (
+    ByteBpeConfig,
+    CharacterConfig,
+    TrainedConfig,
+    WordConfig,
+    WordPieceConfig,
+)
 from rungwise.tokenizer.files import remove_clean_up
 from tests.unit.corpus.test_corpus_cleaning import ANY_TEXT, MESSY_TEXT
 

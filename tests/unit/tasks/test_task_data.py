@@ -16,12 +16,12 @@ import yaml
 from rungwise.core.configuration.config import validate
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.tasks.building import build_task
 from rungwise.tasks.config import FilesTaskConfig, split_files
 from rungwise.tasks.data import files
+from rungwise.tasks.data.files import build_task
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import read_examples
-from rungwise.tasks.kinds.tagging import marks_spans
+from rungwise.tasks.kinds.labels import marks_spans
 from tests.conftest import REPOSITORY
 from tests.summaries import standing
 from tests.task_cases import TaskBlock, files_task

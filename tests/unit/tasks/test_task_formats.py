@@ -18,7 +18,7 @@ from rungwise.tasks.config import FilesTaskConfig
 from rungwise.tasks.data.files import load
 from rungwise.tasks.formats.tagged import to_iob2
 from rungwise.tasks.kinds.examples import Text
-from rungwise.tasks.kinds.tagging import find_spans
+from rungwise.tasks.kinds.labels import find_spans
 from tests.task_cases import FormatBlock, as_json, read_content
 
 

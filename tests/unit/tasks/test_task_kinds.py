@@ -18,8 +18,8 @@ from rungwise.report.comparison import gather_errors, write_comparison
 from rungwise.report.findings import gather_comparison
 from rungwise.report.page import environment
 from rungwise.serving.predictor import Predictor, try_texts
-from rungwise.tasks.building import build_task
 from rungwise.tasks.config import FilesTaskConfig
+from rungwise.tasks.data.files import build_task
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import TaskInfo, read_examples
 from rungwise.tasks.kinds.kind import TaskKind

@@ -14,9 +14,10 @@ from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, longest_first
 from rungwise.tasks.kinds.kind import Outputs, Pairs, Reading
-from rungwise.tasks.kinds.tagging import marks_spans
-from rungwise.tokenizer import ByteBpeConfig, train
-from rungwise.tokenizer.training import wordpiece
+from rungwise.tasks.kinds.labels import marks_spans
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig
+from rungwise.tokenizer.files import wordpiece
 from tests.task_cases import NUMBERED, SPAN, words
 
 FRAME = Frame(start=101, between=102, end=103, sequence_length=8)

@@ -18,7 +18,8 @@ from rungwise.tasks.kinds.examples import Answer, Question
 from rungwise.tasks.kinds.items import Frame, Item, Row, locate, windows
 from rungwise.tasks.kinds.kind import Outputs, Reading
 from rungwise.tasks.scoring import metrics
-from rungwise.tokenizer import ByteBpeConfig, CharacterConfig, WordConfig, WordPieceConfig, train
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import ByteBpeConfig, CharacterConfig, WordConfig, WordPieceConfig
 from tests import toy_tokenizers
 from tests.conftest import made_up_sentences
 from tests.task_cases import SPAN, perfect_logits

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from rungwise.commands.tasks import describe_data
+from rungwise.commands.init import describe_data
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.source_files import digest_matching_files, list_matching_files

@@ -13,9 +13,8 @@ from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.tasks.building import build_task
 from rungwise.tasks.config import input_digests
-from rungwise.tasks.data.files import draw_examples, find_overlap, split_examples
+from rungwise.tasks.data.files import build_task, draw_examples, find_overlap, split_examples
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
     ExampleCounts,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rungwise.commands.predict import check_encoding
+from rungwise.commands.models import check_encoding
 from rungwise.core.errors import DataError
 from rungwise.tasks.data.cutting import Format, read_lines
 from rungwise.tasks.kinds.examples import (

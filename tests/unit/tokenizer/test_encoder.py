@@ -17,30 +17,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.tokenizer import (
+from rungwise.tokenizer import Encoded, TokenizerFileConfig, choose_encoder, read_tokenizer
+from rungwise.tokenizer.building import train
+from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
-    Encoded,
-    EncoderChoice,
-    TokenizerFileConfig,
+    TrainedConfig,
     WordConfig,
     WordPieceConfig,
-    choose_encoder,
-    make_encoder,
-    read_tokenizer,
-    train,
 )
-from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.encoder import (
     Backend,
+    EncoderChoice,
     GigaEncoder,
     MemoEncoder,
     NanoEncoder,
+    ReferenceEncoder,
+    TextEncoder,
     find_rule,
     hard_texts,
+    make_encoder,
     matching_package,
 )
-from rungwise.tokenizer.reference import ReferenceEncoder, TextEncoder
 from tests import toy_tokenizers
 
 SENTENCES = (

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from rungwise.tokenizer import make_encoder
+from rungwise.tokenizer.encoder import make_encoder
 from rungwise.tokenizer.mask_units import MaskUnitsConfig, encode_units, jieba_words
 
 PIECES = [

@@ -11,23 +11,16 @@ from tokenizers import Tokenizer
 from rungwise.core.errors import DataError
 from rungwise.core.stages.stage import Context, SilentReporter
 from rungwise.core.storage.folder import Folder
-from rungwise.tokenizer import (
-    CLS_ID,
-    MASK_ID,
-    PAD_ID,
-    SEP_ID,
-    SPECIAL_TOKENS,
-    UNK_ID,
+from rungwise.core.tokens import CLS_ID, MASK_ID, PAD_ID, SEP_ID, SPECIAL_TOKENS, UNK_ID
+from rungwise.tokenizer import TokenizerSummary, load_tokenizer
+from rungwise.tokenizer.building import train, train_tokenizer
+from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
-    TokenizerSummary,
+    TrainedConfig,
     WordConfig,
     WordPieceConfig,
-    load_tokenizer,
-    train,
 )
-from rungwise.tokenizer.building import train_tokenizer
-from rungwise.tokenizer.config import TrainedConfig
 from tests.commands import execute
 from tests.corpora import corpus_of_sentences
 
@@ -64,10 +57,10 @@ def stage_on(
 # Trains the kinds in sys.argv on a text, and prints digests of what they give.
 TRAIN = """
 import hashlib, json, sys
-from rungwise import tokenizer
+from rungwise.tokenizer import building, config
 configs, text = json.loads(sys.argv[1])
 for name, keys in configs.items():
-    trained = tokenizer.train(getattr(tokenizer, name)(**keys), text).to_str()
+    trained = building.train(getattr(config, name)(**keys), text).to_str()
     print(hashlib.sha256(trained.encode()).hexdigest())
 """
 

@@ -10,16 +10,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 from rungwise.core.errors import DataError
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
-from rungwise.tokenizer import (
-    SpecialIds,
-    TokenizerFileConfig,
-    identity,
-    input_digests,
-    load_tokenizer,
-    read_tokenizer,
-    special_ids,
-)
+from rungwise.core.tokens import SpecialIds
+from rungwise.tokenizer import TokenizerFileConfig, load_tokenizer, read_tokenizer, special_ids
 from rungwise.tokenizer.building import train_tokenizer
+from rungwise.tokenizer.config import identity
+from rungwise.tokenizer.files import input_digests
 from tests.corpora import corpus_of_sentences
 
 VOCAB_TXT = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nplay\n##ing\n,\n"

@@ -18,16 +18,14 @@ from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusFile, CorpusSummary
 from rungwise.instances.building import ShardTask, list_orders
 from rungwise.instances.pairs import MaskedPairsConfig
-from rungwise.tokenizer import (
+from rungwise.tokenizer import load_tokenizer, special_ids, token_building
+from rungwise.tokenizer.config import (
     ByteBpeConfig,
     CharacterConfig,
+    TrainedConfig,
     WordConfig,
     WordPieceConfig,
-    load_tokenizer,
-    special_ids,
-    token_building,
 )
-from rungwise.tokenizer.config import TrainedConfig
 from rungwise.tokenizer.token_stage import TokensConfig, TokensSummary
 from rungwise.tokenizer.token_text import TokenisedText, TokensFile, write_tokens
 from tests.corpora import made_up_documents, text_and_tokenizer
@@ -147,13 +145,13 @@ def test_tokens_of_unchanged_text_are_used_again(
     """With the same tokenizer, proved on new text alone; with another one, none."""
     encoded: list[str] = []
     proved: list[str] = []
-    sample = token_building.sample_corpus
+    sample = token_building.encoders.sample_corpus
 
     def note_proof(corpus: Folder, files: Sequence[CorpusFile], num_bytes: int) -> pa.StringArray:
         proved[:] = [each.file for each in files]
         return sample(corpus, files, num_bytes)
 
-    monkeypatch.setattr(token_building, "sample_corpus", note_proof)
+    monkeypatch.setattr(token_building.encoders, "sample_corpus", note_proof)
     encode = token_building.encode_file
 
     def note(corpus: Folder, file: CorpusFile, *others: Any) -> TokenisedText:

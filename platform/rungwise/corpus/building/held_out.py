@@ -14,13 +14,10 @@ from rungwise.corpus.cleaning.duplicates import DocumentDecision
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import text_digest, text_length
 
-# The share holds if it is off by less than this part of itself.
-_TOLERANCE = 0.2
-# A passage has a size within this part of the one asked.
-_PASSAGE_TOLERANCE = 0.1
+_TOLERANCE = 0.2  # the share holds if it is off by less than this part of itself
+_PASSAGE_TOLERANCE = 0.1  # a passage has a size within this part of the one asked
 _LEAST_CHARACTERS = 200
-# Held out of a corpus too small for its share; next-sentence pairs need two.
-_LEAST, _FEWEST = 2, 4
+_LEAST, _FEWEST = 2, 4  # held out of a corpus too small for its share; next-sentence pairs need two
 _KEYS = 1 << 64
 
 
@@ -86,24 +83,17 @@ def choose_split(
     return HeldOutSplit(max(threshold, 0), longest, edge, edge_share, is_short or edge_share > 0.5)
 
 
-def _choose_documents(table: pa.Table, split: HeldOutSplit) -> tuple[np.ndarray, ...]:
-    """Return which documents, (N,) bool each, are held out whole, are long and so are cut, and are
-    at the edge."""
-    keys = table["split"].to_numpy()
-    held_out = keys <= np.uint64(split.threshold)
-    if split.longest is None:
-        return held_out, *np.zeros((2, len(keys)), bool)
-    is_long = table["can_be_cut"].to_numpy() & (table["bytes"].to_numpy() > split.longest)
-    is_edge = ~held_out & ~is_long & (keys <= np.uint64(max(split.edge, 0)))
-    return held_out, is_long, is_edge
-
-
 def split_documents(
     table: pa.Table, split: HeldOutSplit, rules: DocumentRules
 ) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     """The documents of a table of `RangeBuilder`, long ones cut; which (N,) are held out; and the
     row that each, (N,), was in `table`, -1 for the parts of one that was cut."""
-    held_out, is_long, is_edge = _choose_documents(table, split)
+    keys = table["split"].to_numpy()
+    held_out = keys <= np.uint64(split.threshold)
+    is_long = is_edge = np.zeros(len(keys), bool)
+    if split.longest is not None:
+        is_long = table["can_be_cut"].to_numpy() & (table["bytes"].to_numpy() > split.longest)
+        is_edge = ~held_out & ~is_long & (keys <= np.uint64(max(split.edge, 0)))
     tables, masks, rows, begin = [table[:0]], [held_out[:0]], [np.arange(0)], 0
     for row in np.flatnonzero(is_long | is_edge).tolist():
         document = table[row : row + 1].to_pylist()[0]

@@ -1,55 +1,37 @@
 """Turn raw documents into tables: clean, segment, measure, sign, and drop rule breakers.
 
 A range gives tables of documents, and a table of keys (digests and signatures), the only data
-compared with other ranges.
-"""
+compared with other ranges."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.randomness import mix
+from rungwise.corpus import config as configs
 from rungwise.corpus.building.held_out import can_be_cut
 from rungwise.corpus.cleaning import duplicates
-from rungwise.corpus.cleaning.characters import DOCUMENT, PARAGRAPH, clean, clean_all
-from rungwise.corpus.cleaning.quality import find_fault
-from rungwise.corpus.cleaning.sentences import segment
-from rungwise.corpus.config import (
-    CorpusConfig,
-    DocumentRules,
-    FileSource,
-    PydocsSource,
-    source_key,
-    source_names,
-)
+from rungwise.corpus.cleaning.text import DOCUMENT, PARAGRAPH, clean, clean_all, find_fault, segment
+from rungwise.corpus.config import CorpusConfig, DocumentRules, PydocsSource, Range
 from rungwise.corpus.document import SCHEMA, RawDocument, batch_by_size, text_length
-from rungwise.corpus.files import Range
-from rungwise.corpus.readers import pydocs, records, streams, text
+from rungwise.corpus.readers import pydocs, streams
+from rungwise.corpus.readers.documents import READERS
 from rungwise.corpus.readers.file_reader import FileReader
 from rungwise.corpus.summary import RangeReport
 
 _EMPTY = "empty file"
-_READERS: dict[str, Callable[[FileReader, Any], Iterator[RawDocument]]] = {
-    "text": text.text_documents,
-    "wikitext": lambda reader, _: text.wikitext_documents(reader),
-    "jsonl": records.json_documents,
-    "parquet": records.parquet_documents,
-    "arrow": records.arrow_documents,
-    "warc": text.warc_documents,
-}
 
 
 def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
     """Yield the documents of a range in order, and one without text per skipped part."""
     source = config.sources[range.source]
     if isinstance(source, PydocsSource):
-        yield from pydocs.read_modules(range.files, source_key(range.source, "packages"))
+        yield from pydocs.read_modules(range.files, configs.source_key(range.source, "packages"))
         return
-    label = getattr(source, "label", None) or source_names(config.sources)[range.source]
+    label = getattr(source, "label", None) or configs.source_names(config.sources)[range.source]
     for file in range.files:
         reader = FileReader(
             file=file,
@@ -72,12 +54,12 @@ def read_range(range: Range, config: CorpusConfig) -> Iterator[RawDocument]:
             raise DataError(f"cannot read {file.uri}: {error.strerror or error}") from error
 
 
-def _documents(reader: FileReader, source: FileSource) -> Iterator[RawDocument]:
+def _documents(reader: FileReader, source: configs.FileSource) -> Iterator[RawDocument]:
     if reader.file.size_bytes == 0:
         return
     is_intact = False
     try:
-        for document in _READERS[source.kind](reader, source):
+        for document in READERS[source.kind](reader, source):
             is_intact = True
             yield document
     except streams.UnsoundError as error:
@@ -108,8 +90,7 @@ KEYS_SCHEMA = pa.schema(
 )
 NOT_DRAWN = "not drawn (share)"
 _NAMES = 1 << 128
-# Small enough for processor caches, large enough to batch many documents.
-_CHARACTERS_AT_ONCE = 1 << 18
+_CHARACTERS_AT_ONCE = 1 << 18  # few enough for processor caches, enough to batch many documents
 _TABLE_BYTES = 8 << 20
 
 
@@ -127,7 +108,11 @@ class RangeBuilder:
         table: list[_CleanDocument] = []
         table_bytes = 0
         sample = self._draw(documents)
-        for batch in batch_by_size(sample, _count_characters, _CHARACTERS_AT_ONCE):
+
+        def count_characters(document: RawDocument) -> int:
+            return sum(map(len, document.paragraphs))
+
+        for batch in batch_by_size(sample, count_characters, _CHARACTERS_AT_ONCE):
             for document in self._clean(batch):
                 if reason := document.raw.reason or self._fault(document):
                     self.report.drop(reason, document.id, document.sentences)
@@ -169,7 +154,7 @@ class RangeBuilder:
         for raw, clean_text in zip(batch, cleaned.text.split(DOCUMENT), strict=True):
             plain_lines = filter(None, clean_text.split("\n"))
             lines = plain_lines if raw.segmented else segment(clean_text)
-            yield _CleanDocument(raw, *_split_paragraphs(lines))
+            yield _CleanDocument(raw, lines)
 
     def _fault(self, document: "_CleanDocument") -> str:
         if not document.sentences:
@@ -222,38 +207,27 @@ class _CleanDocument:
 
     __slots__ = ("encoded", "id", "raw", "sentences", "starts", "text")
 
-    def __init__(self, raw: RawDocument, sentences: list[str], starts: list[int]) -> None:
+    def __init__(self, raw: RawDocument, lines: Iterable[str]) -> None:
         self.raw = raw
         self.id = clean(raw.id).text
-        self.sentences = sentences
-        self.starts = starts
+        self.sentences: list[str] = []
+        self.starts: list[int] = []
+        opens = True
+        for line in lines:
+            if line == PARAGRAPH:
+                opens = True
+                continue
+            if opens:
+                self.starts.append(len(self.sentences))
+                opens = False
+            self.sentences.append(line)
         # The text of document.text_digest; as long as with blanks instead.
-        self.text = "\n".join(sentences)
+        self.text = "\n".join(self.sentences)
         self.encoded = self.text.encode()
 
 
 def _hash_name(source: str, id_: str) -> bytes:
     return hashlib.blake2b(f"{source}\0{id_}".encode(), digest_size=16).digest()
-
-
-def _count_characters(document: RawDocument) -> int:
-    return sum(map(len, document.paragraphs))
-
-
-def _split_paragraphs(lines: Iterable[str]) -> tuple[list[str], list[int]]:
-    """Return a document's sentences and the index of each paragraph's first."""
-    sentences: list[str] = []
-    starts: list[int] = []
-    opens = True
-    for line in lines:
-        if line == PARAGRAPH:
-            opens = True
-            continue
-        if opens:
-            starts.append(len(sentences))
-            opens = False
-        sentences.append(line)
-    return sentences, starts
 
 
 def split_keys(digests: pa.Array, seed: int) -> np.ndarray:

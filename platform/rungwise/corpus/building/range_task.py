@@ -26,20 +26,10 @@ from rungwise.corpus.building.range_builder import (
     RangeBuilder,
     read_range,
 )
+from rungwise.corpus.cleaning import overlap
 from rungwise.corpus.cleaning.duplicates import REASONS
-from rungwise.corpus.cleaning.overlap import (
-    PASSAGES_SCHEMA,
-    STANDS_IN_TRAINING,
-    Passages,
-    hash_passages,
-    keep_sentences,
-    mark_sentences,
-    read_passages,
-    tabulate_passages,
-)
-from rungwise.corpus.config import CorpusConfig, DocumentRules, source_names
+from rungwise.corpus.config import KEY_CHARACTERS, CorpusConfig, DocumentRules, Range, source_names
 from rungwise.corpus.document import SCHEMA, RawDocument
-from rungwise.corpus.files import KEY_CHARACTERS, Range
 from rungwise.corpus.summary import SPLITS, CorpusFile, RangeReport
 
 TRAIN, VALIDATION = SPLITS
@@ -97,7 +87,7 @@ def write_training_shards(
         masks.append(np.zeros(len(stays), bool))
         masks[-1][np.flatnonzero(stays)[row[~held_out & (row >= 0)]]] = True
         cut = table.filter(pa.array(~held_out & (row < 0)))
-        cut_passages.append(hash_passages(cut["sentences"].to_pylist()).hashes)
+        cut_passages.append(overlap.hash_passages(cut["sentences"].to_pylist()).hashes)
     held_out_rows, is_training = pa.concat_tables(parts), np.concatenate(masks)
     return TrainingShards(files.close(), held_out_rows, is_training, np.concatenate(cut_passages))
 
@@ -242,8 +232,9 @@ class RangeTask:
             folder, tables = self.shared[range.key], builder.tables(documents)
             files = {_TEXT_FILE: write_tables(folder, _TEXT_FILE, TEXT_SCHEMA, tables)}
             # Apart from reading, which holds a large document several times.
-            passages = map(tabulate_passages, _read_tables(folder, _TEXT_FILE))
-            files[_PASSAGES_FILE] = write_tables(folder, _PASSAGES_FILE, PASSAGES_SCHEMA, passages)
+            passages = map(overlap.tabulate_passages, _read_tables(folder, _TEXT_FILE))
+            schema = overlap.PASSAGES_SCHEMA
+            files[_PASSAGES_FILE] = write_tables(folder, _PASSAGES_FILE, schema, passages)
             files[_KEYS_FILE] = write_tables(folder, _KEYS_FILE, KEYS_SCHEMA, [builder.keys])
             plain = builder.report.to_plain()
             self.shared.write(range.key, plain, files)
@@ -279,11 +270,9 @@ class RangeTask:
             shards = write_training_shards(source, tables, duplicates, self.config, split, folder)
             held_out = write_tables(folder, _HELD_OUT_FILE, TEXT_SCHEMA, [shards.held_out])
             files = {_HELD_OUT_FILE: held_out}
+            passages = overlap.hash_passages(shards.held_out["sentences"].to_pylist()).hashes
             for name, array in (
-                (
-                    _HELD_OUT_PASSAGES,
-                    hash_passages(shards.held_out["sentences"].to_pylist()).hashes,
-                ),
+                (_HELD_OUT_PASSAGES, passages),
                 (_TRAIN_ROWS, shards.is_training),
                 (_CUT_PASSAGES, shards.cut_passages),
             ):
@@ -316,16 +305,16 @@ class RangeTask:
         """Return the number of hashes in `held_out_passages`, which are not read."""
         return self._training(range).size(_HELD_OUT_PASSAGES) // np.uint64().itemsize
 
-    def training_passages(self, range: Range) -> Iterator[tuple[Passages, np.ndarray]]:
+    def training_passages(self, range: Range) -> Iterator[tuple[overlap.Passages, np.ndarray]]:
         """Yield the passages of a range's documents in parts, and which of these documents, (D,),
         are training documents."""
         training = self._training(range)
         is_training, begin = np.frombuffer(training.read_bytes(_TRAIN_ROWS), bool), 0
         for table in self.tables(range, _PASSAGES_FILE):
-            yield read_passages(table), is_training[begin : begin + table.num_rows]
+            yield overlap.read_passages(table), is_training[begin : begin + table.num_rows]
             begin += table.num_rows
         cut = np.frombuffer(training.read_bytes(_CUT_PASSAGES), np.uint64)
-        yield Passages(cut, np.array([len(cut)])), np.ones(1, bool)
+        yield overlap.Passages(cut, np.array([len(cut)])), np.ones(1, bool)
 
     def write_held_out(self, range: Range, passages: np.ndarray, keep_repeats: bool) -> RangeReport:
         """Write the validation files of a range; return the report. `passages` are positions
@@ -350,8 +339,8 @@ class RangeTask:
         self, table: pa.Table, passages: np.ndarray, report: RangeReport, keep_repeats: bool
     ) -> pa.Table:
         """Count the held-out text that stands in training; leave it out unless `keep_repeats`."""
-        marks = mark_sentences(table, passages)
-        shorter, too_short = keep_sentences(table, ~marks, self.config.minimum_characters)
+        marks = overlap.mark_sentences(table, passages)
+        shorter, too_short = overlap.keep_sentences(table, ~marks, self.config.minimum_characters)
         stays = np.ones(table.num_rows, bool)
         stays[too_short] = False
         new = shorter.filter(pa.array(stays))
@@ -362,7 +351,7 @@ class RangeTask:
             return table
         for row in too_short.tolist():
             text = table["sentences"][row].as_py()
-            report.drop(STANDS_IN_TRAINING, table["id"][row].as_py(), text)
+            report.drop(overlap.STANDS_IN_TRAINING, table["id"][row].as_py(), text)
         return new
 
     def _source(self, range: Range) -> str:

@@ -19,32 +19,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rungwise.cluster.tasks import (
-    Packs,
-    Rows,
-    group_parts,
-    list_rows,
-    map_packs,
-    pack_items,
-    run_tasks,
-    unite,
-)
+from rungwise.cluster import tasks
 from rungwise.core.errors import DataError
 from rungwise.core.stages.artifact import SharedResults, note_used
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.corpus import config as configs
 from rungwise.corpus.building.held_out import choose_split, fraction_threshold
 from rungwise.corpus.building.range_task import NO_POSITIONS, STAGING, PositionFiles, RangeTask
 from rungwise.corpus.cleaning import duplicates, overlap
 from rungwise.corpus.cleaning.duplicates import DocumentDecision
-from rungwise.corpus.config import CorpusConfig, DocumentRules, TextSource, source_key, source_names
+from rungwise.corpus.config import CorpusConfig, DocumentRules, Range
 from rungwise.corpus.document import RawDocument
-from rungwise.corpus.files import Range, list_ranges, name_ranges
 from rungwise.corpus.readers.streams import estimate_unpacked_bytes
 from rungwise.corpus.summary import CORPUS, CorpusSummary, RangeReport, summarise_reports
 
-# A row of near-duplicate bands, without its signature.
-_BAND_ROW_BYTES = 40
+_BAND_ROW_BYTES = 40  # of near-duplicate bands, without the signature
 _FILTER_FILE = f"{STAGING}/filter"
 # Bytes compared by one task. More bytes than the most partitions hold make them larger: a write
 # task reads from every partition.
@@ -57,7 +47,7 @@ class DocumentComparison:
     """Compares the ranges of a corpus, of which a task reads a pack."""
 
     task: RangeTask
-    packs: Packs[Range]
+    packs: tasks.Packs[Range]
 
     def find_duplicates(self, num_documents: int) -> tuple[list[DocumentDecision], PositionFiles]:
         """Return the decisions on all partitions, without positions, and the files of these."""
@@ -74,9 +64,9 @@ class DocumentComparison:
             decision = duplicates.decide(partition, config.deduplicate, threshold)
             return decision.duplicates, decision[1:]
 
-        keys = map_packs(self.packs, rows)
+        keys = tasks.map_packs(self.packs, rows)
         if config.near_duplicates:
-            keys = unite(keys, self._marks(num_documents, num_partitions))
+            keys = tasks.unite(keys, self._marks(num_documents, num_partitions))
         answers, files = self._decide("duplicates", keys, moved_bytes, decide)
         return [DocumentDecision(NO_POSITIONS, *answer) for answer in answers], files
 
@@ -102,12 +92,12 @@ class DocumentComparison:
         def decide(partition: pa.Table) -> tuple[np.ndarray, Any]:
             return overlap.find_passages(partition), None
 
-        return self._decide("overlap", map_packs(self.packs, rows), moved_bytes, decide)[1]
+        return self._decide("overlap", tasks.map_packs(self.packs, rows), moved_bytes, decide)[1]
 
     def _decide(
         self,
         name: str,
-        keys: Rows,
+        keys: tasks.Rows,
         moved_bytes: float,
         decide: Callable[[pa.Table], tuple[np.ndarray, Any]],
     ) -> tuple[list[Any], PositionFiles]:
@@ -128,13 +118,13 @@ class DocumentComparison:
                 {"partition": pa.array(numbers, pa.int64()), "answer": pa.array(answers, "str")}
             )
 
-        groups = group_parts(keys, "partition", num_partitions, moved_bytes, write)
-        rows = list(list_rows(groups))
+        groups = tasks.group_parts(keys, "partition", num_partitions, moved_bytes, write)
+        rows = list(tasks.list_rows(groups))
         for empty in set(range(num_partitions)) - {row["partition"] for row in rows}:
             files.write(empty, NO_POSITIONS)
         return [json.loads(row["answer"]) for row in rows], files
 
-    def _marks(self, num_documents: int, num_key_partitions: int) -> Rows:
+    def _marks(self, num_documents: int, num_key_partitions: int) -> tasks.Rows:
         """Return rows that mark the near-duplicates among all documents."""
         task, row_bytes = self.task, duplicates.PERMUTATIONS + _BAND_ROW_BYTES
         moved_bytes = num_documents * duplicates.BANDS * row_bytes
@@ -147,8 +137,8 @@ class DocumentComparison:
         def mark(partition: pa.Table) -> pa.Table:
             return duplicates.mark_rows(duplicates.mark_duplicates(partition), num_key_partitions)
 
-        bands = map_packs(self.packs, rows)
-        return group_parts(bands, "partition", num_partitions, moved_bytes, mark)
+        bands = tasks.map_packs(self.packs, rows)
+        return tasks.group_parts(bands, "partition", num_partitions, moved_bytes, mark)
 
 
 def choose_partitions(moved_bytes: float) -> int:
@@ -162,8 +152,8 @@ def build_corpus(
     """Build the corpus of `config` in `output`. Raises DataError or ConfigError for faults that the
     user can mend, wherever on the cluster."""
     task = RangeTask(config, output, SharedResults.beside(output))
-    ranges = name_ranges(list_ranges(config), config, CORPUS.version)
-    packs = pack_items(ranges, [_text_bytes(range) for range in ranges])
+    ranges = configs.name_ranges(configs.list_ranges(config), config, CORPUS.version)
+    packs = tasks.pack_items(ranges, [_text_bytes(range) for range in ranges])
     by_number: dict[int, RangeReport] = {}
     documents = num_bytes = 0
     for number, report in _run(packs, lambda pack: map(task.read, pack)):
@@ -191,7 +181,7 @@ def build_corpus(
 
 def write_documents(
     task: RangeTask,
-    packs: Packs[Range],
+    packs: tasks.Packs[Range],
     reports: Sequence[RangeReport],
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[RangeReport]:
@@ -256,19 +246,19 @@ def write_corpus(
 ) -> CorpusSummary:
     """Write a corpus of documents at hand, each range, all of one source, to its own files in
     `output`, in this process. Raises DataError if two documents have the same id."""
-    config = CorpusConfig(sources=(TextSource(name=source, paths=("-",)),), **dict(rules))
+    config = CorpusConfig(sources=(configs.TextSource(name=source, paths=("-",)),), **dict(rules))
     task = RangeTask(config, output, SharedResults(output / STAGING))
     reports, pack = [], []
     for number, documents in enumerate(ranges):
         pack.append(Range(number, 0, (), key=str(number)))
         reports.append(task.read(pack[-1], documents))
-    reports = write_documents(task, Packs([pack], small=True), reports)
+    reports = write_documents(task, tasks.Packs([pack], small=True), reports)
     output.remove(STAGING)
     return summarise_reports(reports, rules.held_out_fraction)
 
 
 def _run(
-    packs: Packs[Range], work: Callable[[list[Range]], Iterator[RangeReport]]
+    packs: tasks.Packs[Range], work: Callable[[list[Range]], Iterator[RangeReport]]
 ) -> Iterator[tuple[int, RangeReport]]:
     """Run `work` on each pack as a task; yield the number and the report of each range."""
 
@@ -276,7 +266,7 @@ def _run(
         for range, report in zip(pack, work(pack), strict=True):
             yield range.number, report.to_plain()
 
-    for number, report in run_tasks(packs, reports):
+    for number, report in tasks.run_tasks(packs, reports):
         yield number, RangeReport.from_plain(report)
 
 
@@ -303,12 +293,11 @@ def _refuse_damage(config: CorpusConfig, ranges: list[Range], reports: list[Rang
 
 def _refuse_same_name(task: RangeTask, range: Range, row: int) -> None:
     source = task.config.sources[range.source]
+    name = configs.source_names(task.config.sources)[range.source]
     id_ = pa.concat_tables(task.tables(range))["id"][row].as_py()
-    key = source_key(range.source, "id_field" if getattr(source, "id_field", None) else "paths")
-    raise DataError(
-        f"two documents of {source_names(task.config.sources)[range.source]} have the id {id_!r}; "
-        + (f"ids must differ: change {key}" if range.files else "ids must differ")
-    )
+    field = "id_field" if getattr(source, "id_field", None) else "paths"
+    change = f": change {configs.source_key(range.source, field)}" if range.files else ""
+    raise DataError(f"two documents of {name} have the id {id_!r}; ids must differ{change}")
 
 
 def _refuse_too_few(config: CorpusConfig, summary: CorpusSummary) -> None:

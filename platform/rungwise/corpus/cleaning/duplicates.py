@@ -6,8 +6,7 @@ signature is a one-permutation MinHash (Li, Owen and Zhang 2012), whose empty sl
 (Shrivastava 2017, arXiv:1703.04664). `bands` of `rows` slots are compared as one, so documents of
 similarity s share a bucket with probability 1 - (1 - s^rows)^bands.
 
-P permutations (slots)
-"""
+P permutations (slots)"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -122,10 +121,8 @@ _MIXED_AT_ONCE = 1 << 18
 _GOLDEN = _WORD(0x9E3779B97F4A7C15)
 _EMPTY = np.uint32(0xFFFFFFFF)
 _SHINGLE = 9  # characters
-# The estimate of a similarity s has the error sqrt(s (1 - s) / P).
-PERMUTATIONS = 128
-# Documents of this similarity share a band with a probability of 95 %.
-SIMILARITY = 0.8
+PERMUTATIONS = 128  # the estimate of a similarity s has the error sqrt(s (1 - s) / P)
+SIMILARITY = 0.8  # documents of this share a band with a probability of 95 %
 BANDS, _ROWS = 16, 8
 
 
@@ -196,8 +193,7 @@ def _densify(sketches: np.ndarray) -> None:
         document, slot = document[is_empty], slot[is_empty]
 
 
-# Most representatives of a bucket; documents that remain after them stay.
-_ROUNDS = 64
+_ROUNDS = 64  # most representatives of a bucket; documents that remain after them stay
 
 
 def band_rows(rows: pa.Table, number: int, num_partitions: int) -> pa.Table:

@@ -3,8 +3,7 @@ sentences of five words or more, runs of 13 words (Brown et al. 2020, arXiv:2005
 and paragraphs of which 70 % stands in training by these. Words are runs of letters and digits in
 any case, and single characters of scripts without blanks.
 
-N passages of documents in order: of each the runs of words, then the sentences
-"""
+N passages of documents in order: of each the runs of words, then the sentences"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rungwise.core.randomness import mix
-from rungwise.corpus.cleaning.characters import DOCUMENT, clean
-from rungwise.corpus.cleaning.quality import is_word, is_word_alone
+from rungwise.corpus.cleaning.text import DOCUMENT, clean, is_word, is_word_alone
 from rungwise.corpus.document import Document, batch_by_size, text_length
 
 STANDS_IN_TRAINING = "stands in training"
@@ -24,8 +22,7 @@ TRAINING = -1  # in the place of a range
 _RUN_WORDS = 13
 _SENTENCE_WORDS = 5
 _PARAGRAPH_SHARE = 0.7
-# Bytes shuffled per passage: a hash and a place.
-ROW_BYTES = 24
+ROW_BYTES = 24  # shuffled per passage: a hash and a place
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _BATCH_CHARACTERS = 1 << 20
 _SLICE_CHARACTERS = 1 << 16  # the arrays of more leave the processor's cache

@@ -12,8 +12,7 @@ from rungwise.corpus.document import DocumentDamage, RawDocument
 from rungwise.corpus.readers import streams
 
 TOO_LONG = "too long"
-# A line break does not count towards a document's length.
-BREAK_BYTES = 2
+BREAK_BYTES = 2  # of a line break, which does not count towards a document's length
 _PART_BYTES = 1 << 20  # of a line that is too long
 
 

@@ -104,6 +104,13 @@ def detect_encoding(content: bytes) -> str | None:
     return "utf-8"
 
 
+def decode(head: bytes) -> tuple[str, str]:
+    """Return the text of a sample, without a byte order mark, and its encoding."""
+    encoding = detect_encoding(head) or "latin-1"
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
+    return text.removeprefix("\ufeff"), encoding
+
+
 def archive_kind(head: bytes) -> str:
     """Return what a file that is no text is, and what to do, or ""."""
     if head[257:].startswith(b"ustar"):
@@ -161,8 +168,7 @@ NOT_DECODED = "not in its encoding"
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 20, 8 << 20
 _UNPACKED_PIECE = 1 << 16
 _ZSTANDARD_PIECE = 1 << 12  # as many intact bytes may be lost before damage
-# Read past the end of a range: usually enough for the rest of its last line.
-_MARGIN = 1 << 16
+_MARGIN = 1 << 16  # read past the end of a range: usually enough for the rest of its last line
 _PACKED_FACTOR = 3
 # An .xz file that states a larger dictionary is refused before memory is taken for it.
 _XZ_MEMORY_BYTES = 1 << 30

@@ -31,8 +31,7 @@ from rungwise.evaluation.suites.items import Items, SuiteScore
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import HidesWords, LanguageModel, RanksWords
 from rungwise.tasks.data.made import PLAIN_WORD, LikeWords, count_words, text_hash
-from rungwise.tasks.formats.base import join_names
-from rungwise.tasks.formats.records import parse_json
+from rungwise.tasks.formats.base import join_names, parse_json
 from rungwise.tokenizer import CLEAN_UP
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import TokensFile, close_documents, document_hash

@@ -31,7 +31,7 @@ from rungwise.models.trained.encoders import EncodedWords, StaticWords
 from rungwise.tasks.data.made import PLAIN_WORD
 from rungwise.tasks.formats.base import quote, read_text, split_lines
 from rungwise.tasks.formats.tagged import ConllFormat, ConlluFormat
-from rungwise.tasks.kinds.tagging import marks_spans
+from rungwise.tasks.kinds.labels import marks_spans
 from rungwise.tokenizer.mask_units import find_blanks
 
 FREQUENT = "most frequent"  # the part that predicts without any state

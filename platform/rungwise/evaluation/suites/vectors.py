@@ -28,9 +28,9 @@ from rungwise.evaluation.suites.states import Sentence, reads_words, word_reader
 from rungwise.instances.order import evenly
 from rungwise.models.trained.capabilities import SentenceVectors, WordVectors
 from rungwise.models.trained.encoders import StaticWords
-from rungwise.tasks.formats import TaggedFormat
+from rungwise.tasks.config import TaggedFormat
 from rungwise.tasks.formats.base import quote, read_text, split_lines
-from rungwise.tasks.formats.table import TableFormat
+from rungwise.tasks.formats.texts import TableFormat
 from rungwise.tasks.interface import KINDS
 from rungwise.tasks.kinds.examples import Text
 from rungwise.tokenizer import ids_after_blank

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.formats.base import Damage
-from rungwise.tasks.formats.records import missing_column, number_rows, parse_json, read_cells
+from rungwise.tasks.formats.base import Damage, missing_column, number_rows, parse_json, read_cells
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo
 from rungwise.tasks.kinds.items import Item
@@ -51,9 +50,7 @@ def read_lines(
     lines: Iterable[str], form: Format, info: TaskInfo, source: str
 ) -> Iterator[Example]:
     """Yield an example per line. An empty line is an example in text files, and else skipped.
-
-    Raises DataError with `source` and the line if a line does not fit.
-    """
+    Raises DataError with `source` and the line if a line does not fit."""
     match form:
         case "text":
             name = text_column(info)
@@ -76,9 +73,7 @@ def read_lines(
 
 def parse_examples(inputs: Any, info: TaskInfo) -> list[Example]:
     """Return the examples of a call: a text, an object with named values, or a list of these.
-
-    Raises DataError naming `input 1` and so on if one does not fit.
-    """
+    Raises DataError naming `input 1` and so on if one does not fit."""
     if isinstance(inputs, str | Mapping):
         inputs = [inputs]
     if not isinstance(inputs, Sequence):

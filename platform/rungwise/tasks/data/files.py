@@ -1,17 +1,17 @@
-"""Load a task from files: read, split, sample and check it before anything trains on it.
+"""Task stage: labelled examples in three splits, and the test scores of trivial rules. A task of
+files is read, split, sampled and checked before anything trains on it.
 
 And typing errors in the inputs of examples, for a score on noisy text: inside of a word of four
 letters or more, two unlike neighbours change places with a given probability (Belinkov & Bisk 2018,
 arXiv:1711.02173). Errors depend only on the seed, the example and the number of the word, and those
 of one rate stand at each higher rate. The context of a question stays, since answers are places in
-it.
-"""
+it."""
 
 import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,28 +20,68 @@ from numpy.typing import NDArray
 from rungwise.core.errors import DataError, explain_connection_errors
 from rungwise.core.randomness import uniform
 from rungwise.core.stages.artifact import Artifact
-from rungwise.tasks.config import FilesTaskConfig, split_files
+from rungwise.core.stages.stage import Context
+from rungwise.core.storage.folder import Folder
+from rungwise.tasks.config import FilesTaskConfig, MadeTaskConfig, ParagraphTaskConfig, split_files
+from rungwise.tasks.data import made
 from rungwise.tasks.formats.base import DROPPED, join_names, quote, suggest
 from rungwise.tasks.interface import KINDS, task_kind
 from rungwise.tasks.kinds.examples import (
     SPLITS,
     Example,
+    ExampleCounts,
+    LoadedTask,
     Question,
     TaskInfo,
+    TaskSummary,
     Text,
     join_parts,
     read_examples,
+    write_examples,
 )
 from rungwise.tokenizer.token_text import document_hash
 
 _WORD = re.compile(r"[^\W\d_]{4,}")
 
 
+def build_task(
+    config: ParagraphTaskConfig | MadeTaskConfig | FilesTaskConfig,
+    inputs: dict[str, Artifact],
+    output: Folder,
+    context: Context,
+) -> TaskSummary:
+    """Write the splits. `inputs` has the corpus that a task is made of, and is empty for files.
+    Raises DataError, naming file and line, for data that no model should be trained on."""
+    match config:
+        case ParagraphTaskConfig():
+            task = made.load_paragraphs(config, inputs["corpus"])
+        case MadeTaskConfig():
+            task = made.load(config, inputs["corpus"])
+        case FilesTaskConfig():
+            task = load(config)
+    for split, examples in task.splits.items():
+        write_examples(examples, output, split)
+    for note in task.notes:
+        context.report.note(note)
+    counts = {split: len(examples) for split, examples in task.splits.items()}
+    labels = f"  {len(task.info.labels)} labels" if task.info.labels else ""
+    return TaskSummary(
+        info=task.info,
+        examples=ExampleCounts(**counts),
+        # A balanced draw hides which label is the commonest; the whole training split shows it.
+        baselines=task_kind(task.info).baselines(
+            task.whole_train or task.splits["train"], task.splits["test"]
+        ),
+        overlap=task.overlap,
+        irregular=task.irregular,
+        headline=f"{task.info.kind}{labels}  {counts['train']} to train on  "
+        f"{counts['validation']} to validate  {counts['test']} to test",
+    )
+
+
 def add_errors(examples: Sequence[Any], rate: float, seed: int = 0) -> list[Any]:
     """Return the examples with an error in each word with probability `rate`, targets unchanged.
-
-    Raises DataError if no word is changed: the model would seem robust.
-    """
+    Raises DataError if no word is changed: the model would seem robust."""
     copies = [_misspell(example, rate, seed) for example in examples]
     if copies == list(examples):
         raise DataError(
@@ -88,27 +128,9 @@ def _swap(text: str, rate: float, *place: int) -> str:
     return _WORD.sub(misspell, text)
 
 
-@dataclass(frozen=True)
-class LoadedTask:
-    """A loaded task: its splits, and what they have in common.
-
-    `overlap` and `irregular` are as in TaskSummary; `notes` are lines for the user. `whole_train`
-    is the training split before a budget was drawn from it, None without a budget.
-    """
-
-    info: TaskInfo
-    splits: dict[str, list[Any]]
-    overlap: dict[str, int] = field(default_factory=dict)
-    irregular: dict[str, dict[str, int]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    whole_train: list[Any] | None = None
-
-
 def load(config: FilesTaskConfig) -> LoadedTask:
-    """Load the task of the config.
-
-    Raises DataError, naming file and line, for data that no model should be trained on.
-    """
+    """Load the task of the config. Raises DataError, naming file and line, for data that no model
+    should be trained on."""
     counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
     splits: dict[str, list[Any]] = {
         split: _read_split(config, split, counts[split]) for split in config.paths()

@@ -5,8 +5,7 @@
     paragraph_label   a label  which origin (library) of the corpus does the paragraph have?
 
 Test examples come from the held-out text. A paragraph whose text occurs again is left out, or for
-`paragraph_label` in another split or with another label; the name of the library is replaced.
-"""
+`paragraph_label` in another split or with another label; the name of the library is replaced."""
 
 import re
 from collections import Counter
@@ -20,8 +19,7 @@ from rungwise.core.stages.artifact import Artifact
 from rungwise.corpus.document import read_documents
 from rungwise.corpus.summary import CorpusSummary
 from rungwise.tasks.config import MadeTaskConfig, ParagraphTaskConfig
-from rungwise.tasks.data.files import LoadedTask
-from rungwise.tasks.kinds.examples import SPLITS, Example, Kind, Tagged, TaskInfo, Text
+from rungwise.tasks.kinds.examples import SPLITS, Example, Kind, LoadedTask, Tagged, TaskInfo, Text
 from rungwise.tokenizer.mask_units import HAN
 from rungwise.tokenizer.token_text import document_hash
 
@@ -145,10 +143,8 @@ def load(config: MadeTaskConfig, corpus: Artifact) -> LoadedTask:
 
 
 def pair_paragraphs(pool: Sequence[Paragraph], number: int, seed: int) -> Iterator[Example]:
-    """Two paragraphs: half of them neighbours, half with the second of another such pair.
-
-    Seconds change places with each other, so that no second tells by itself which kind it is of.
-    """
+    """Two paragraphs: half of them neighbours, half with the second of another such pair. Seconds
+    change places with each other, so that no second tells by itself which kind it is of."""
     seconds = {
         first: second
         for first, second in pairwise(pool)
@@ -209,10 +205,8 @@ _NEUTRAL = "library"
 
 
 def load_paragraphs(config: ParagraphTaskConfig, corpus: Artifact) -> LoadedTask:
-    """Make a `paragraph_label` task; `where` of an example is the id of its document.
-
-    Raises DataError if fewer labels than asked have enough paragraphs.
-    """
+    """Make a `paragraph_label` task; `where` of an example is the id of its document. Raises
+    DataError if fewer labels than asked have enough paragraphs."""
     pools = _pools(config, corpus)
     needed: dict[str, int] = {split: getattr(config, f"{split}_per_label") for split in SPLITS}
     enough = [

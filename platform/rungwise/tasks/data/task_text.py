@@ -1,7 +1,6 @@
 """The training text of a task without its labels, as a corpus for task-adaptive pretraining
 (Gururangan et al. 2020, arXiv:2004.10964, section 4), and its pairs as tokens, for pretraining on
-pairs. A task fits in memory, so there is no Ray Data here.
-"""
+pairs. A task fits in memory, so there is no Ray Data here."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,17 +16,11 @@ from rungwise.corpus.building.stage import write_corpus
 from rungwise.corpus.config import DocumentRules
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.summary import CorpusSummary
+from rungwise.tasks.config import TaskTextConfig, TaskTokensConfig
 from rungwise.tasks.interface import task_kind
 from rungwise.tasks.kinds.examples import Example, TaskInfo, TaskSummary, Text, read_examples
-from rungwise.tasks.stage import TaskTextConfig, TaskTokensConfig
-from rungwise.tokenizer import (
-    CLEAN_UP,
-    TextEncoder,
-    TokenizerSummary,
-    choose_encoder,
-    load_tokenizer,
-    open_encoder,
-)
+from rungwise.tokenizer import CLEAN_UP, TokenizerSummary, load_tokenizer
+from rungwise.tokenizer.encoder import TextEncoder, choose_encoder, open_encoder
 from rungwise.tokenizer.token_building import count_no_tokens, summarise_files
 from rungwise.tokenizer.token_stage import TokensSummary
 from rungwise.tokenizer.token_text import document_hash, write_tokens
@@ -39,11 +32,9 @@ _TASK = "task"  # the origin of every document; says nothing about its class
 def build_task_text(
     config: TaskTextConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> CorpusSummary:
-    """Write the corpus of the input `task` to `output`.
-
-    Raises DataError if there is too little text for both a training and a held-out part,
-    ConfigError if the config selects by labels that the examples do not have.
-    """
+    """Write the corpus of the input `task` to `output`. Raises DataError if there is too little
+    text for both a training and a held-out part, ConfigError if the config selects by labels that
+    the examples do not have."""
     examples = read_examples(inputs["task"], _SPLIT)
     if config.labels is not None:
         if not all(isinstance(each.gold, str) for each in examples):
@@ -90,11 +81,9 @@ _PAIRS_PER_FILE = 1 << 16
 def encode_pairs(
     config: TaskTokensConfig, inputs: dict[str, Artifact], output: Folder, context: Context
 ) -> TokensSummary:
-    """Encode the pairs of the input `task` with the input `tokenizer`.
-
-    Raises DataError if the task is neither a classification of pairs nor one of generation, or if
-    its training pairs have only one label.
-    """
+    """Encode the pairs of the input `task` with the input `tokenizer`. Raises DataError if the task
+    is neither a classification of pairs nor one of generation, or if its training pairs have only
+    one label."""
     info = TaskSummary.of(inputs["task"]).info
     kind = task_kind(info)
     writes = kind.writes

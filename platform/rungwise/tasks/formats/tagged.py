@@ -8,8 +8,7 @@ Span tags are converted to IOB2 by default, so that a tag means the same in all 
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050) is in IOB1; IOE is by Tjong Kim
 Sang and Veenstra 1999 (arXiv:cs/9907006). One rule reads all of them: a span begins at B-, S- and
-U-, after E-, L-, S- and U-, and where the type changes.
-"""
+U-, after E-, L-, S- and U-, and where the type changes."""
 
 import itertools
 import re
@@ -24,18 +23,8 @@ from pydantic import Field
 from rungwise.core.configuration.config import Config
 from rungwise.core.errors import DataError
 from rungwise.core.storage.source_files import SourceFile
-from rungwise.tasks.formats.base import (
-    Damage,
-    FormatConfig,
-    Labels,
-    label_name,
-    quote,
-    read_text,
-    split_lines,
-    suggest,
-    words,
-)
-from rungwise.tasks.formats.records import RecordsFormat, TextColumn, get_nested, require_object
+from rungwise.tasks.formats import base
+from rungwise.tasks.formats.base import Damage, FormatConfig, Labels, RecordsFormat
 from rungwise.tasks.kinds.examples import Tagged
 from rungwise.tokenizer.mask_units import HAN
 
@@ -49,9 +38,7 @@ _OTHER_SPELLING = re.compile(r"[BIMESLUW][-_:/].+|.+[-_:/][BIMESLUW]")  # B_PER,
 
 def convert_sentences(sentences: Iterable[Tagged], places: Mapping[str, str]) -> Iterator[Tagged]:
     """Yield the sentences of a file with tags in IOB2; `places` has where each tag first stands.
-
-    Raises DataError for tags that mark spans in no known scheme, or that are mistyped.
-    """
+    Raises DataError for tags that mark spans in no known scheme, or that are mistyped."""
     if odd := find_odd_tag(places):
         tag, expected = odd
         raise DataError(
@@ -68,7 +55,9 @@ def to_iob2(tags: Sequence[str], scheme: Collection[str]) -> list[str]:
     if not are_spans(scheme):
         return [*tags]
     iob2, inside = [], ""
-    for tag in _add_type(tags, scheme):
+    if _are_bare(scheme):
+        tags = [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
+    for tag in tags:
         mark, type_ = tag[0], tag[2:]
         begins = mark in _BEGINS or type_ != inside
         iob2.append("O" if tag == "O" else f"{'B' if begins else 'I'}-{type_}")
@@ -91,7 +80,7 @@ def find_odd_tag(tags: Collection[str]) -> tuple[str, str] | None:
         spans = [tag for tag in marked if _SPANS.fullmatch(tag)] or (bare if len(bare) > 2 else [])
         others = [tag for tag in marked if tag not in spans]
         if others and len(spans) > len(others) and ("O" in tags or spans == bare):
-            return others[0], f"a tag that marks a span, as most do{suggest(others[0], spans)}"
+            return others[0], f"a tag that marks a span, as most do{base.suggest(others[0], spans)}"
         spelt = "O" in tags and marked and all(map(_OTHER_SPELLING.fullmatch, marked))
         return (marked[0], "tags that are written as B-PER") if spelt else None
     marks = "".join(dict.fromkeys(tag[0] for tag in marked))
@@ -108,13 +97,6 @@ def find_odd_tag(tags: Collection[str]) -> tuple[str, str] | None:
 def _are_bare(tags: Collection[str]) -> bool:
     """Tell whether the tags mark spans without a type: B, I and O, or B, M, E and S."""
     return _BARE.issuperset(tags) and not ({"B", "S"}.isdisjoint(tags) and not {*"IE"} <= {*tags})
-
-
-def _add_type(tags: Sequence[str], scheme: Collection[str]) -> Sequence[str]:
-    """Return tags without a type as tags with a mark and a type."""
-    if _are_bare(scheme):
-        return [tag if tag == "O" else f"{tag}-{_BARE_TYPE}" for tag in tags]
-    return tags
 
 
 # Only blank and tab: an ideographic or no-break space is a word where characters are words.
@@ -161,7 +143,7 @@ class _Tagging(FormatConfig):
     ) -> Iterator[Tagged]:
         """Yield the sentences as written, and note where each tag stands first in `places`."""
         layout = self.layout
-        for width, lines in _split_sentences(read_text(file, self.encoding), layout, counts):
+        for width, lines in _split_sentences(base.read_text(file, self.encoding), layout, counts):
             texts = tuple(c[layout.word] if len(c) == width else c[0] for _, c in lines)
             with self.skip_damage(counts):
                 for line, cells in lines:
@@ -209,7 +191,7 @@ def _split_sentences(
 ) -> Iterator[tuple[int, _Sentence]]:
     """Yield the sentences, each with the number of columns that its lines should have."""
     width, sentence = layout.width, _Sentence()
-    for number, line in enumerate(split_lines(text), start=1):
+    for number, line in enumerate(base.split_lines(text), start=1):
         cells = line.split("\t") if layout.tabs else _BLANKS.split(line.strip(" \t"))
         # A blank may be a word where characters are words, but not without a tab.
         if not any(cells) or (len(cells) == 1 and not line.strip(" ")) or cells[0] == _DOCUMENT:
@@ -241,7 +223,7 @@ def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) 
     expected = f"{width} columns, a word and its tag among them"
     if layout.numbered:
         expected += ", and the word's number in the first"
-    line = quote(("\t" if layout.tabs else " ").join(cells))
+    line = base.quote(("\t" if layout.tabs else " ").join(cells))
     raise Damage.explain(where, expected, f"{len(cells)}: {line}", "kind, separator, word or tag")
 
 
@@ -276,22 +258,19 @@ class TokensFormat(_JsonTags):
     scheme: Literal["iob2", "as_is"] = "iob2"  # iob2: convert the tags to IOB2; as_is: keep them
 
     def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
-        rows = []
-        for line, row in self.records(file, split, counts):
-            with self.skip_damage(counts):
-                where = f"{file.uri}:{line}"
-                tokens, tags = row["columns.words"], row["columns.tags"]
-                are_lists = isinstance(tokens, list) and isinstance(tags, list)
-                if not are_lists or not tokens or len(tokens) != len(tags):
-                    both = f"{quote(tokens)} and {quote(tags)}"
-                    raise Damage.explain(
-                        where, "lists of words and of as many tags", both, "columns"
-                    )
-                texts = tuple(words(word, where, "a word") for word in tokens)
-                names = tuple(label_name(str(tag), self.labels, where) for tag in tags)
-                rows.append(Tagged(f"{file.name}:{line}", texts, names))
+        rows = [*super().read(file, split, counts)]
         places = {tag: row.where for row in reversed(rows) for tag in row.tags or ()}
         yield from convert_sentences(rows, places) if self.scheme == "iob2" else rows
+
+    def example(self, row: base.Row, place: str, where: str, counts: Counter[str]) -> Tagged:
+        tokens, tags = row["columns.words"], row["columns.tags"]
+        are_lists = isinstance(tokens, list) and isinstance(tags, list)
+        if not are_lists or not tokens or len(tokens) != len(tags):
+            both = f"{base.quote(tokens)} and {base.quote(tags)}"
+            raise Damage.explain(where, "lists of words and of as many tags", both, "columns")
+        texts = tuple(base.words(word, where, "a word") for word in tokens)
+        names = tuple(base.label_name(str(tag), self.labels, where) for tag in tags)
+        return Tagged(place, texts, names)
 
 
 class MarkColumns(Config):
@@ -312,29 +291,26 @@ class MarksFormat(_JsonTags):
     columns: MarkColumns = MarkColumns()
 
     @property
-    def fields(self) -> dict[str, TextColumn | None]:
+    def fields(self) -> dict[str, base.TextColumn | None]:
         return {"columns.text": self.columns.text, "columns.marks": self.columns.marks}
 
-    def read(self, file: SourceFile, split: str, counts: Counter[str]) -> Iterator[Tagged]:
-        for line, row in self.records(file, split, counts):
-            with self.skip_damage(counts):
-                where = f"{file.uri}:{line}"
-                text = words(row["columns.text"], where, "the text")
-                marks = sorted(self._marks(row["columns.marks"], text, where))
-                for (_, end, _), (start, _, label) in itertools.pairwise(marks):
-                    if start < end:
-                        inside = f"{quote(label)} from character {start} inside of one to {end}"
-                        raise Damage.explain(where, "marks beside each other", inside)
-                yield _cut(f"{file.name}:{line}", text, marks)
+    def example(self, row: base.Row, place: str, where: str, counts: Counter[str]) -> Tagged:
+        text = base.words(row["columns.text"], where, "the text")
+        marks = sorted(self._marks(row["columns.marks"], text, where))
+        for (_, end, _), (start, _, label) in itertools.pairwise(marks):
+            if start < end:
+                inside = f"{base.quote(label)} from character {start} inside of one to {end}"
+                raise Damage.explain(where, "marks beside each other", inside)
+        return _cut(place, text, marks)
 
     def _marks(self, marks: Any, text: str, where: str) -> Iterator[tuple[int, int, str]]:
         if not isinstance(marks, list | None):
             expected = "a list of marks, as [start, end, label]"
-            raise Damage.explain(where, expected, quote(marks), "columns.marks")
+            raise Damage.explain(where, expected, base.quote(marks), "columns.marks")
         for mark in marks or []:
-            fields, keys = require_object(mark, where), self.columns
+            fields, keys = base.require_object(mark, where), self.columns
             start, end, label = (
-                get_nested(fields, column, where, f"data.format.columns.{key}")
+                base.get_nested(fields, column, where, f"data.format.columns.{key}")
                 for key, column in (("start", keys.start), ("end", keys.end), ("label", keys.label))
             )
             if isinstance(label, list) and len(label) == 1:
@@ -342,16 +318,17 @@ class MarksFormat(_JsonTags):
             are_places = isinstance(start, int) and isinstance(end, int)
             if not are_places or not 0 <= start < end <= len(text):
                 expected = f"a mark within the {len(text)} characters of the text"
-                raise Damage.explain(where, expected, f"{quote(start)} to {quote(end)}", "columns")
+                found = f"{base.quote(start)} to {base.quote(end)}"
+                raise Damage.explain(where, expected, found, "columns")
             stated = fields.get(keys.marked or "")
             # Label Studio writes a backslash and an n for a line break.
             if isinstance(stated, str) and _join_lines(text[start:end]) != _join_lines(stated):
                 expected = (
-                    f"the marked text {quote(stated)} at {start} to {end} (in code points, not "
-                    "UTF-16 units as in a browser)"
+                    f"the marked text {base.quote(stated)} at {start} to {end} (in code points, "
+                    "not UTF-16 units as in a browser)"
                 )
-                raise Damage.explain(where, expected, quote(text[start:end]), "columns")
-            yield start, end, label_name(str(label), self.labels, where)
+                raise Damage.explain(where, expected, base.quote(text[start:end]), "columns")
+            yield start, end, base.label_name(str(label), self.labels, where)
 
 
 def _join_lines(text: str) -> str:

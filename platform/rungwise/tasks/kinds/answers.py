@@ -1,7 +1,9 @@
-"""Kinds whose answer is a text: a place in a context, as in SQuAD, or a text that is written.
+"""Kinds whose answer is a place in a context, as in SQuAD, one of several options, or a text that
+is written.
 
-    start  question  between  tokens of the context in this window  end
-    start  source    between  target                                end
+    start  question          between  tokens of the context in this window  end
+    start  context question  between  option                                end
+    start  source            between  target                                end
 
 Windows over a context follow google-research/bert, run_squad.py, but a question takes at most half
 of the row, and a window begins at most half a window after the previous one. The score of a span is
@@ -9,35 +11,32 @@ the sum of its start and end logits; the best over all windows wins. No answer, 
 the row's first token, the lowest over the windows, wins by more than a threshold chosen on the
 validation split (Devlin et al. 2019, section 4.3).
 
+Options have a row each, and a softmax over their scores. A row that is too long first loses the
+front of the context, then of the question, then the end of the option. The longest option decides,
+so that all options are judged by the same context.
+
 One Transformer reads a source and writes the target (Khandelwal et al. 2019, arXiv:1905.08836):
 only the tokens of the target, and the end after it, have a loss. Each text has its own room in a
-row, so that a source is cut in the same way whether or not its target is known.
-"""
+row, so that a source is cut in the same way whether or not its target is known."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import scipy  # its parts are imported when they are used
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rungwise.tasks.kinds.examples import Answer, Question, TaskInfo, Text
+from rungwise.core.errors import DataError
+from rungwise.tasks.kinds import kind as kinds
+from rungwise.tasks.kinds.examples import Answer, ChoiceExample, Question, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, Row, locate, token_ids, windows
-from rungwise.tasks.kinds.kind import (
-    Calibration,
-    Outputs,
-    Prediction,
-    Record,
-    Rules,
-    Stand,
-    TaskKind,
-    TextKind,
-    commonest,
-)
+from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, TaskKind, TextKind
 from rungwise.tasks.scoring import metrics
 from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means, ratio
 from rungwise.tokenizer import CLEAN_UP
@@ -109,7 +108,7 @@ class Span(TaskKind):
         "exact_match": TaskMetric(_count, lambda n: ratio(n[..., 0], n[..., 2])),
     }
 
-    def build_head(self, stand: Stand) -> TaskHead:
+    def build_head(self, stand: kinds.Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import SpanHead
 
         return SpanHead(stand.width)
@@ -137,7 +136,7 @@ class Span(TaskKind):
         answers = [answer] if isinstance(answer, str) else answer
         return " | ".join(dict.fromkeys(answers)) or "no answer"
 
-    def parse(self, record: Record) -> Question:
+    def parse(self, record: kinds.Record) -> Question:
         id_ = str(record.values.get("id") or record.where)
         return Question(record.where, id_, record.text("question"), record.text("context"))
 
@@ -145,9 +144,7 @@ class Span(TaskKind):
         self, examples: Sequence[Question], tokenizer: Tokenizer, frame: Frame
     ) -> list[Item]:
         """Encode each window as an item; an empty context has one. Questions are cut at their end.
-
-        The target is the first answer if the window holds all of its tokens, else NO_ANSWER.
-        """
+        The target is the first answer if the window holds all of its tokens, else NO_ANSWER."""
         contexts = list(dict.fromkeys(example.context for example in examples))
         located = dict(zip(contexts, locate(tokenizer, contexts), strict=True))
         questions = token_ids(tokenizer, [example.question for example in examples])
@@ -243,7 +240,7 @@ class Generation(TextKind):
         "exact_match": TaskMetric(_count_exact, mean),
     }
 
-    def build_head(self, stand: Stand) -> TaskHead:
+    def build_head(self, stand: kinds.Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import TokenHead
 
         return TokenHead(stand.width, stand.num_tokens, stand.dropout)
@@ -251,10 +248,8 @@ class Generation(TextKind):
     def read_logits(
         self, logits: Tensor, items: Sequence[Item], compute: Callable[[Sequence[Item]], Tensor]
     ) -> list[NDArray[Any]]:
-        """Write the likeliest ids after each source, up to the end mark (greedy decoding).
-
-        Each step reads the whole row again; texts are short enough to need no cache.
-        """
+        """Write the likeliest ids after each source, up to the end mark (greedy decoding). Each
+        step reads the whole row again; texts are short enough to need no cache."""
         texts: list[list[int]] = [[] for _ in items]
         ends = [item.rows[0].ids[-1] for item in items]
         unended = list(range(len(items)))
@@ -302,7 +297,7 @@ class Generation(TextKind):
         return [{"text": outputs.tokenizer.decode(ids.tolist())} for ids in outputs.arrays]
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
-        target = commonest(example.target for example in train)
+        target = kinds.commonest(example.target for example in train)
         return {
             "majority": [{"text": target}] * len(test),
             "copy": [{"text": example.text} for example in test],
@@ -311,3 +306,102 @@ class Generation(TextKind):
     def _longest_target(self, sequence_length: int) -> int:
         """The most tokens of a target, without the end: at most half of a row."""
         return min(self.reading.max_answer_tokens, (sequence_length - 3) // 2)
+
+
+_OPTION = "option"
+_NUMBERED = re.compile(f"{_OPTION}[0-9]+")
+
+
+def _count_right(
+    predictions: Predictions, examples: Sequence[ChoiceExample], info: TaskInfo
+) -> Numbers:
+    return means([p["option"] == e.target for p, e in zip(predictions, examples, strict=True)])
+
+
+class Choice(TaskKind):
+    """Predicts {"option", "probabilities"}."""
+
+    name = "choice"
+    answer = "option"
+    pools = True
+    words = "which of several options continues a text"
+    columns = ("context", "options")
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {"accuracy": TaskMetric(_count_right, mean)}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return ("context", f"{_OPTION}0", f"{_OPTION}1")
+
+    def parse(self, record: kinds.Record) -> ChoiceExample:
+        question = record.text("question") if "question" in record else None
+        return ChoiceExample(record.where, record.text("context"), question, _options(record))
+
+    def encode(
+        self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, frame: Frame
+    ) -> list[Item]:
+        """Encode each example as an item with one row per option."""
+        contexts = token_ids(tokenizer, [example.context for example in examples])
+        questions = token_ids(tokenizer, [example.question or "" for example in examples])
+        options = iter(token_ids(tokenizer, [option for e in examples for option in e.options]))
+        room = frame.sequence_length - 3
+        items = []
+        for index, (example, context, question) in enumerate(
+            zip(examples, contexts, questions, strict=True)
+        ):
+            own = list(islice(options, len(example.options)))
+            text, longest = [*context, *question], max(map(len, own))
+            begin = max(0, len(text) + min(room, longest) - room)
+            rows = tuple(frame.two(text[begin:], option[:room]) for option in own)
+            items.append(Item(rows, index, example.target, cut=begin > 0 or longest > room))
+        return items
+
+    def build_head(self, stand: kinds.Stand) -> TaskHead:
+        from rungwise.tasks.kinds.heads import ChoiceHead
+
+        return ChoiceHead(stand.width, 1, stand.pooling, stand.dropout, stand.pooler)
+
+    def split_logits(self, logits: Tensor, items: Sequence[Item]) -> list[Tensor]:
+        return [row[: len(item.rows)] for row, item in zip(logits, items, strict=True)]
+
+    def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
+        return row["options"][answer]
+
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
+        return [
+            {"option": int(np.argmax(shares)), "probabilities": shares}
+            for shares in self.probabilities(outputs)
+        ]
+
+    def probabilities(self, outputs: Outputs) -> list[list[float]]:
+        return [
+            scipy.special.softmax(np.asarray(array, np.float64)).tolist()
+            for array in outputs.arrays
+        ]
+
+    def rules(self, train: Sequence[ChoiceExample], test: Sequence[ChoiceExample]) -> Rules:
+        option = kinds.commonest(example.target for example in train)
+        lengths = [[len(option) for option in example.options] for example in test]
+        return {
+            "majority": [{"option": option}] * len(test),
+            "longest": [{"option": int(np.argmax(each))} for each in lengths],
+        }
+
+
+def _options(record: kinds.Record) -> tuple[str, ...]:
+    options = record.values.get("options")
+    if options is None:
+        columns = {n: v for n, v in record.values.items() if _NUMBERED.fullmatch(str(n))}
+        present = {name for name in columns if name in record}
+        names = [f"{_OPTION}{number}" for number in range(len(present))]
+        if missing := [name for name in names if name not in present]:
+            raise DataError(
+                f"{record.where}: {missing[0]} is missing, but there is {max(present - {*names})}"
+            )
+        options = [columns[name] for name in names]
+    if not isinstance(options, list | tuple) or len(options) < 2:
+        raise DataError(
+            f"{record.where}: expected options, a list of 2 or more, or {_OPTION}0, {_OPTION}1 and "
+            f"so on, found {', '.join(map(str, record.values))}"
+            + (f" with options {options!r:.80}" if "options" in record else "")
+        )
+    return record.texts("options", options)

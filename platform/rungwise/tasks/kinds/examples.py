@@ -3,7 +3,7 @@ says where an example came from, such as `train.tsv:12`. Targets are names and c
 ids, and None where unknown."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, ClassVar, Self, get_args
 
@@ -197,16 +197,28 @@ def join_parts(example: Example) -> str:
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Facts common to all splits of a task.
-
-    `labels` are the names of the classes or tags in a fixed order, () where there are none; `pair`:
-    every text has a second one; `metric` selects a model, higher is better.
-    """
+    """Facts common to all splits of a task. `labels` are the names of the classes or tags in a
+    fixed order, () where there are none; `pair`: every text has a second one; `metric` selects a
+    model, higher is better."""
 
     kind: Kind
     labels: tuple[str, ...]
     pair: bool
     metric: str
+
+
+@dataclass(frozen=True)
+class LoadedTask:
+    """A loaded task: its splits, and what they have in common. `overlap` and `irregular` are as in
+    TaskSummary; `notes` are lines for the user. `whole_train` is the training split before a budget
+    was drawn from it, None without a budget."""
+
+    info: TaskInfo
+    splits: dict[str, list[Any]]
+    overlap: dict[str, int] = field(default_factory=dict)
+    irregular: dict[str, dict[str, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    whole_train: list[Any] | None = None
 
 
 class ExampleCounts(PerSplit):
@@ -216,11 +228,9 @@ class ExampleCounts(PerSplit):
 
 
 class TaskSummary(Summary):
-    """Facts of a task that a variant needs, and baselines to compare a score with.
-
-    `overlap` counts examples of a split whose text also occurs in train, `irregular` counts what
-    was left out or mended, by split and reason, and `baselines` are scores of trivial rules.
-    """
+    """Facts of a task that a variant needs, and baselines to compare a score with. `overlap` counts
+    examples of a split whose text also occurs in train, `irregular` counts what was left out or
+    mended, by split and reason, and `baselines` are scores of trivial rules."""
 
     info: TaskInfo
     examples: ExampleCounts

@@ -12,8 +12,7 @@ own it reads both, their distance and their product (Conneau et al. 2017, arXiv:
 so that the likeliest tag of each word has the fewest wrong tags to be expected (Merialdo 1994).
 
 Shapes: R rows, B items, T sequence, E width of a state, C classes, W words, O options, N words of
-the longest row.
-"""
+the longest row."""
 
 import math
 from collections.abc import Callable

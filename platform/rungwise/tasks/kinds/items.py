@@ -8,8 +8,7 @@ three new tokens (Radford et al. 2018, figure 1). Segments are 1 after `between`
 
 Places are in code points of the original, whatever the tokenizer normalises, without blanks at both
 ends. Tokens that share a character, such as bytes, share a place, and accents that a tokenizer
-drops belong to the letter before them.
-"""
+drops belong to the letter before them."""
 
 import unicodedata
 from bisect import bisect_left, bisect_right
@@ -60,10 +59,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Frame:
-    """The ids of the three marks, and the longest row, marks included.
-
-    `reads_ahead`: whether a position sees those after it. If not, the last token represents a word.
-    """
+    """The ids of the three marks, and the longest row, marks included. `reads_ahead`: whether a
+    position sees those after it. If not, the last token represents a word."""
 
     start: int
     between: int
@@ -105,11 +102,9 @@ def windows(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
 def longest_first(
     first: Sequence[int], second: Sequence[int], room: int, *, alike: bool = False
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Cut both texts at their ends to at most `room` tokens together.
-
-    The longer one loses tokens until they fit, the second if they are equally long, as in BERT's
-    released code; `alike`, both lose the odd token, so that the order does not matter.
-    """
+    """Cut both texts at their ends to at most `room` tokens together. The longer one loses tokens
+    until they fit, the second if they are equally long, as in BERT's released code; `alike`, both
+    lose the odd token, so that the order does not matter."""
     fair = room // 2
     return (
         first[: max(fair if alike else room - fair, room - len(second))],

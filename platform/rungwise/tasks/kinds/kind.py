@@ -42,11 +42,9 @@ Rules = dict[str, list[Prediction]]  # the predictions of each rule
 
 @dataclass(frozen=True)
 class Reading:
-    """How texts become rows, and outputs become answers.
-
-    With `windows` a long text gives several items, as the context of a question always does;
-    `stride` is the distance in tokens between them.
-    """
+    """How texts become rows, and outputs become answers. With `windows` a long text gives several
+    items, as the context of a question always does; `stride` is the distance in tokens between
+    them."""
 
     pairs: Pairs = "joined"
     windows: bool = False
@@ -130,8 +128,7 @@ class TaskKind(ABC):
     writes: ClassVar[bool] = False  # whether the answer is written token by token
     pools: ClassVar[bool] = False  # whether the head reads one vector of each row
     target_per_place: ClassVar[bool] = False  # of an item's places, instead of one of the item
-    # Settings of fine-tuning that this kind has and not every other.
-    finetune_keys: ClassVar[tuple[str, ...]] = ()
+    finetune_keys: ClassVar[tuple[str, ...]] = ()  # of fine-tuning, that not every kind has
     words: ClassVar[str]  # the task in words, with the places {labels} and {input}
     real_targets: ClassVar[bool] = False  # real numbers, instead of indices
     numeric: ClassVar[bool] = False  # whether an answer is a number, whose score is an error
@@ -165,10 +162,8 @@ class TaskKind(ABC):
 
     @abstractmethod
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
-        """Encode `examples`, in their order, as one or more items each.
-
-        Raises DataError, naming the example, for a target that the task does not have.
-        """
+        """Encode `examples`, in their order, as one or more items each. Raises DataError, naming
+        the example, for a target that the task does not have."""
 
     # Fine-tuning.
 
@@ -241,11 +236,8 @@ class TaskKind(ABC):
         return self.metrics
 
     def score(self, predictions: Predictions, examples: Sequence[Any]) -> dict[str, float]:
-        """Compute every metric of the kind.
-
-        Raises DataError for an example without a target or with a label that the task does not
-        have.
-        """
+        """Compute every metric of the kind. Raises DataError for an example without a target or
+        with a label that the task does not have."""
         self._check(predictions, examples)
         metrics = {name: self.metrics[name] for name in self.metric_names()}
         totals = {
@@ -256,9 +248,7 @@ class TaskKind(ABC):
 
     def sums(self, predictions: Predictions, examples: Sequence[Any]) -> Numbers:
         """Return the sums (N, k) of the examples; `value` of their total is the task's metric.
-
-        Raises DataError as `score` does.
-        """
+        Raises DataError as `score` does."""
         self._check(predictions, examples)
         return self.metrics[self.info.metric].count(predictions, examples, self.info)
 

@@ -6,8 +6,7 @@
 A linear model of two texts side by side cannot tell how they relate, so it also gets |a - b| and
 a * b (Conneau et al. 2017, arXiv:1705.02364, section 3.2.1), whose sum is the cosine.
 
-N rows (texts, or words of sentences), F features, C labels
-"""
+N rows (texts, or words of sentences), F features, C labels"""
 
 from __future__ import annotations
 
@@ -45,12 +44,10 @@ _FEW_ROWS, _PASSES = 2000, 30
 
 @dataclass(frozen=True)
 class Rival:
-    """A rival by its name in sentences and its `short` one in tables.
-
-    `learn` learns features from training examples, and returns theirs and how to read others.
-    `targets` are those of the rows of an example, whose output has a place for each row if it has
-    `many`, and else is that of its one row.
-    """
+    """A rival by its name in sentences and its `short` one in tables. `learn` learns features from
+    training examples, and returns theirs and how to read others. `targets` are those of the rows of
+    an example, whose output has a place for each row if it has `many`, and else is that of its one
+    row."""
 
     name: str
     short: str

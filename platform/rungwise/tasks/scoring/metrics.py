@@ -9,8 +9,7 @@ sides have n-grams, and for each example only if its target has any.
 Answers are scored as by SQuAD's script (Rajpurkar et al. 2016, arXiv:1606.05250; evaluate-v2.0.py):
 without case, ASCII punctuation and articles; exact match, and F1 of the words as bags. In a context
 with more Han characters than words of other scripts they are scored as by CMRC 2018's (Cui et al.
-2019, arXiv:1810.07366): each Han character is a word, and F1 uses the longest common substring.
-"""
+2019, arXiv:1810.07366): each Han character is a word, and F1 uses the longest common substring."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Kinds that predict a label, labels or a number for a text or a pair of texts, and their base.
+"""Kinds that predict a label, labels or a number for a text or a pair of texts, or tags of words.
 
 A text that is too long is cut at its end, or, if it is no pair, read in windows, each an item with
 the target of its example; the logits of an example are their mean, the logarithmic opinion pool
@@ -6,13 +6,19 @@ the target of its example; the logits of an example are their mean, the logarith
 predictions, as scikit-learn does. Spearman's correlation is Pearson's of ranks, computed once on
 the whole set.
 
-Shapes: N examples, C labels.
-"""
+Of words with tags each is tokenised by itself and represented by its first token (Devlin et al.
+2019, section 5.3), or by its last one if the model does not see what follows. If all tags mark
+spans, the spans are scored, as seqeval reads them.
+
+Shapes: N examples, C labels."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,36 +29,16 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rungwise.core.errors import DataError
-from rungwise.tasks.kinds.examples import TaskInfo, Text
+from rungwise.tasks.kinds import kind as kinds
+from rungwise.tasks.kinds import rivals
+from rungwise.tasks.kinds.examples import Tagged, TaskInfo, Text
 from rungwise.tasks.kinds.items import Frame, Item, Pairs, Row, longest_first, token_ids, windows
-from rungwise.tasks.kinds.kind import (
-    Calibration,
-    Decision,
-    Outputs,
-    Prediction,
-    Rules,
-    Stand,
-    TextKind,
-    commonest,
-)
-from rungwise.tasks.kinds.rivals import (
-    LOGISTIC,
-    Rival,
-    fit_classes,
-    fit_labels,
-    fit_numbers,
-    text_rivals,
-)
-from rungwise.tasks.scoring.metrics import (
-    Numbers,
-    Predictions,
-    TaskMetric,
-    f1_scores,
-    mean,
-    means,
-    ratio,
-    thirds,
-)
+from rungwise.tasks.kinds.kind import Calibration, Outputs, Prediction, Rules, TaskKind, TextKind
+from rungwise.tasks.kinds.rivals import Rival
+from rungwise.tasks.scoring import metrics
+from rungwise.tasks.scoring.metrics import Numbers, Predictions, TaskMetric, mean, means, ratio
+from rungwise.tokenizer import ids_after_blank, special_ids
+from rungwise.tokenizer.mask_units import HAN
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +56,7 @@ class SentenceKind(TextKind):
     def takes(self, key: str) -> bool:
         return super().takes(key) and key != ("windows" if self.info.pair else "pairs")
 
-    def build_head(self, stand: Stand) -> TaskHead:
+    def build_head(self, stand: kinds.Stand) -> TaskHead:
         from rungwise.tasks.kinds.heads import SequenceHead
 
         pooled = (stand.pooling, stand.dropout, stand.pooler)
@@ -82,13 +68,10 @@ class SentenceKind(TextKind):
 
     def encode(self, examples: Sequence[Text], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
         """Encode each example as an item of one row, or two for a pair that `pairs` does not join:
-        (A, B) and (B, A) in `both_orders`, (A) and (B) `apart`.
-
-        A text in a row of its own is cut at its end, a pair longest first; both orders hold the
-        same tokens, whichever text is the first. With `windows` a single text has an item for each
-        window. Raises DataError for a single text where a pair is expected, the reverse, or a
-        target of another task.
-        """
+        (A, B) and (B, A) in `both_orders`, (A) and (B) `apart`. A text in a row of its own is cut
+        at its end, a pair longest first; both orders hold the same tokens, whichever text is the
+        first. With `windows` a single text has an item for each window. Raises DataError for a
+        single text where a pair is expected, the reverse, or a target of another task."""
         pairs, info = self.reading.pairs, self.info
         for example in examples:
             if info.pair != (example.second is not None):
@@ -150,18 +133,18 @@ def _counts(predictions: Predictions, examples: Sequence[Text], info: TaskInfo) 
 
 def _micro_f1(totals: Numbers) -> Numbers:
     """The accuracy, where each example has one label and one is predicted."""
-    right, predicted, gold = thirds(totals)
+    right, predicted, gold = metrics.thirds(totals)
     return ratio(2 * right.sum(-1), (predicted + gold).sum(-1))
 
 
 def _macro_f1(totals: Numbers) -> Numbers:
-    _, predicted, gold = thirds(totals)
-    return ratio(f1_scores(totals).sum(-1), (predicted + gold > 0).sum(-1))
+    _, predicted, gold = metrics.thirds(totals)
+    return ratio(metrics.f1_scores(totals).sum(-1), (predicted + gold > 0).sum(-1))
 
 
 def _matthews(totals: Numbers) -> Numbers:
     """Gorodkin 2004: the correlation of two assignments, for any number of classes."""
-    right, predicted, gold = thirds(totals)
+    right, predicted, gold = metrics.thirds(totals)
     number = gold.sum(-1)
     covariance = right.sum(-1) * number - (predicted * gold).sum(-1)
     variances = (number**2 - (predicted**2).sum(-1)) * (number**2 - (gold**2).sum(-1))
@@ -179,7 +162,7 @@ class Classification(SentenceKind):
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
         "accuracy": TaskMetric(_counts, _micro_f1),
         "macro_f1": TaskMetric(_counts, _macro_f1),
-        "f1": TaskMetric(_counts, lambda totals: f1_scores(totals)[..., 1]),
+        "f1": TaskMetric(_counts, lambda totals: metrics.f1_scores(totals)[..., 1]),
         "matthews": TaskMetric(_counts, _matthews),
     }
 
@@ -190,8 +173,8 @@ class Classification(SentenceKind):
         return self.label_number(example.target, example.where)
 
     def rivals(self) -> Sequence[Rival]:
-        fit = partial(fit_classes, classes=len(self.info.labels))
-        return text_rivals(self.target, fit, LOGISTIC)
+        fit = partial(rivals.fit_classes, classes=len(self.info.labels))
+        return rivals.text_rivals(self.target, fit, rivals.LOGISTIC)
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [
@@ -203,7 +186,7 @@ class Classification(SentenceKind):
         return [scipy.special.softmax(logits).tolist() for logits in mean_logits(outputs)]
 
     def rules(self, train: Sequence[Text], test: Sequence[Text]) -> Rules:
-        label = commonest(example.target for example in train)
+        label = kinds.commonest(example.target for example in train)
         return {"majority": [{"label": label}] * len(test)}
 
 
@@ -277,7 +260,7 @@ class Regression(SentenceKind):
         return abs(row["prediction"] - row["gold"])
 
     def rivals(self) -> Sequence[Rival]:
-        return text_rivals(self.target, fit_numbers, "ridge regression")
+        return rivals.text_rivals(self.target, rivals.fit_numbers, "ridge regression")
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         return [{"score": float(score)} for score in mean_logits(outputs)]
@@ -311,12 +294,11 @@ def _count_labels(predictions: Predictions, examples: Sequence[Text], info: Task
 
 class Multilabel(SentenceKind):
     """Predicts {"labels", "probabilities"}: labels in alphabetical order, probabilities of all
-    labels in the order of the task.
-
-    Labels with a probability above a threshold are taken. One threshold serves all labels and is
-    chosen on the validation split: the best one for F1 is half of the highest possible F1, so never
-    above 0.5 (Lipton et al. 2014, arXiv:1402.1892). Micro F1 counts each decision on a label once,
-    so that rare labels do not dominate; macro F1 averages over all labels."""
+    labels in the order of the task. Labels with a probability above a threshold are taken. One
+    threshold serves all labels and is chosen on the validation split: the best one for F1 is half
+    of the highest possible F1, so never above 0.5 (Lipton et al. 2014, arXiv:1402.1892). Micro F1
+    counts each decision on a label once, so that rare labels do not dominate; macro F1 averages
+    over all labels."""
 
     name = "multilabel"
     answer = "labels"
@@ -325,7 +307,9 @@ class Multilabel(SentenceKind):
     words = "which of {labels} labels {input} has"
     metrics: ClassVar[Mapping[str, TaskMetric]] = {
         "micro_f1": TaskMetric(_count_labels, lambda totals: _micro_f1(totals[..., 2:])),
-        "macro_f1": TaskMetric(_count_labels, lambda totals: f1_scores(totals[..., 2:]).mean(-1)),
+        "macro_f1": TaskMetric(
+            _count_labels, lambda totals: metrics.f1_scores(totals[..., 2:]).mean(-1)
+        ),
         "exact_match": TaskMetric(_count_labels, mean),
     }
 
@@ -353,9 +337,9 @@ class Multilabel(SentenceKind):
         present_C = targets_N.sum(dim=0)
         return torch.stack((len(targets_N) - present_C, present_C))
 
-    def decisions(self, row: Mapping[str, Any]) -> list[Decision]:
+    def decisions(self, row: Mapping[str, Any]) -> list[kinds.Decision]:
         return [
-            Decision(str(label in row["gold"]), str(present), p if present else 1 - p)
+            kinds.Decision(str(label in row["gold"]), str(present), p if present else 1 - p)
             for label, p in zip(self.info.labels, row["probabilities"], strict=True)
             for present in [label in row["prediction"]]
         ]
@@ -367,7 +351,7 @@ class Multilabel(SentenceKind):
         return ", ".join(answer) or "no label"
 
     def rivals(self) -> Sequence[Rival]:
-        return text_rivals(self.target, fit_labels, LOGISTIC)
+        return rivals.text_rivals(self.target, rivals.fit_labels, rivals.LOGISTIC)
 
     def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
         threshold = calibration.get(THRESHOLD, 0.5)
@@ -401,7 +385,187 @@ class Multilabel(SentenceKind):
         right_C = gold_NC.sum(axis=0)[order_C].cumsum()  # if each text gets the first 1, 2, ...
         f1_C = 2 * right_C / (len(train) * np.arange(1, len(right_C) + 1) + gold_NC.sum())
         rules = {
-            "majority": commonest(example.target for example in train),
+            "majority": kinds.commonest(example.target for example in train),
             "most_frequent": [info.labels[place] for place in order_C[: f1_C.argmax() + 1]],
         }
         return {name: [{"labels": labels}] * len(test) for name, labels in rules.items()}
+
+
+_SPAN_TAG = re.compile("O|[BIES]-.+", re.DOTALL)
+_BEGINS_HAN = re.compile(f"[{HAN}]")
+
+
+def marks_spans(labels: Sequence[str]) -> bool:
+    """Whether all labels mark spans, which can be scored: O, or B-, I-, E- or S- and a type."""
+    return {*labels} != {"O"} and all(map(_SPAN_TAG.fullmatch, labels)) and bool(labels)
+
+
+def find_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """Return the spans that tags mark, as seqeval reads them: type, first and last word."""
+    from seqeval.metrics.sequence_labeling import get_entities  # takes half a second to import
+
+    return set(get_entities(list(tags)))
+
+
+def _count_words(predictions: Predictions, examples: Sequence[Tagged], info: TaskInfo) -> Numbers:
+    """Correct words and words, (N, 2)."""
+    pairs = [(p["tags"], e.tags or ()) for p, e in zip(predictions, examples, strict=True)]
+    rows = [(sum(map(str.__eq__, predicted, gold)), len(gold)) for predicted, gold in pairs]
+    return np.array(rows, np.float64).reshape(-1, 2)
+
+
+def _count_spans(predictions: Predictions, examples: Sequence[Tagged], info: TaskInfo) -> Numbers:
+    """Correct, predicted and target spans, (N, 3)."""
+    rows = []
+    for prediction, example in zip(predictions, examples, strict=True):
+        predicted, gold = find_spans(prediction["tags"]), find_spans(example.tags or ())
+        rows.append((len(predicted & gold), len(predicted), len(gold)))
+    return np.array(rows, np.float64).reshape(-1, 3)
+
+
+class Tagging(TaskKind):
+    """Predicts {"tags"}, the likeliest tag of each word."""
+
+    name = "tagging"
+    answer = "tags"
+    labelled = target_per_place = True
+    finetune_keys = ("crf",)
+    words = "one of {labels} tags for each word"
+    columns = ("words",)
+    is_one_text = True
+    metrics: ClassVar[Mapping[str, TaskMetric]] = {
+        "f1": TaskMetric(_count_spans, lambda n: ratio(2 * n[..., 0], n[..., 1] + n[..., 2])),
+        "precision": TaskMetric(_count_spans, lambda n: ratio(n[..., 0], n[..., 1])),
+        "recall": TaskMetric(_count_spans, lambda n: ratio(n[..., 0], n[..., 2])),
+        "accuracy": TaskMetric(_count_words, mean),
+    }
+
+    def build_head(self, stand: kinds.Stand) -> TaskHead:
+        from rungwise.tasks.kinds.heads import CrfHead, TokenHead
+
+        head = CrfHead if stand.crf else TokenHead
+        return head(stand.width, max(1, len(self.info.labels)), stand.dropout)
+
+    def split_logits(self, logits: Tensor, items: Sequence[Item]) -> Sequence[Tensor]:
+        return logits.split([len(item.places) for item in items])
+
+    def metric_names(self) -> Sequence[str]:
+        return tuple(self.metrics) if marks_spans(self.info.labels) else ("accuracy",)
+
+    def parse(self, record: kinds.Record) -> Tagged:
+        words = record.values.get("words")
+        if not isinstance(words, list | tuple):
+            words = record.text("words" if "words" in record.values else "text").split()
+        return Tagged(record.where, record.texts("words", words))
+
+    def encode(self, examples: Sequence[Tagged], tokenizer: Tokenizer, frame: Frame) -> list[Item]:
+        """Encode sentences as items that together hold every word once, in order. A sentence longer
+        than a row is cut between words, as late as possible; a word longer than a row loses its
+        end. A word without tokens, such as one of control characters, becomes the unknown token.
+        Raises DataError for tags that the task does not have."""
+        pieces = _pieces(tokenizer, dict.fromkeys(word for e in examples for word in e.words))
+        room = frame.sequence_length - 2
+        items = []
+        for index, example in enumerate(examples):
+            tags = self._targets(example)
+            parts = [pieces[word][:room] for word in example.words]
+            cut = any(len(pieces[word]) > room for word in example.words)
+            for first, end in _cuts([len(part) for part in parts], room):
+                ids: list[int] = []
+                places = []
+                for part in parts[first:end]:
+                    places.append(1 + len(ids) + (0 if frame.reads_ahead else len(part) - 1))
+                    ids += part
+                target = None if tags is None else tuple(tags[first:end])
+                row = (frame.one(ids),)
+                items.append(Item(row, index, target, tuple(places), cut))
+        return items
+
+    def decode(self, outputs: Outputs, calibration: Calibration) -> list[Prediction]:
+        labels = self.info.labels
+        return [
+            {"tags": [labels[tag] for tag in logits.argmax(1)]} for logits in self._logits(outputs)
+        ]
+
+    def probabilities(self, outputs: Outputs) -> list[list[list[float]]]:
+        return [scipy.special.softmax(logits, axis=-1).tolist() for logits in self._logits(outputs)]
+
+    def example_score(self, row: Mapping[str, Any]) -> float:
+        return float(np.mean([a == b for a, b in zip(row["gold"], row["prediction"], strict=True)]))
+
+    def decisions(self, row: Mapping[str, Any]) -> list[kinds.Decision]:
+        words = zip(row["gold"], row["prediction"], row["probabilities"], strict=True)
+        return [kinds.Decision(gold, tag, p[self.info.labels.index(tag)]) for gold, tag, p in words]
+
+    def class_items(self, answer: Any) -> set[tuple[Any, ...]] | None:
+        return {*find_spans(answer)} if marks_spans(self.info.labels) else None
+
+    def answer_text(self, row: Mapping[str, Any], answer: Any) -> str:
+        """Return the words with their tags, O left out."""
+        pairs = zip(row["words"], answer, strict=True)
+        return " ".join(f"{word}/{tag}" for word, tag in pairs if tag != "O") or "nothing"
+
+    def rivals(self) -> Sequence[Rival]:
+        labels = len(self.info.labels)
+        return (rivals.tag_rival(lambda example: self._targets(example) or (), labels),)
+
+    def rules(self, train: Sequence[Tagged], test: Sequence[Tagged]) -> Rules:
+        tag_counts: dict[str, Counter[str]] = {}
+        for example in train:
+            for word, tag in zip(example.words, example.tags or (), strict=True):
+                tag_counts.setdefault(word, Counter())[tag] += 1
+        overall = kinds.commonest(tag for example in train for tag in example.tags or ())
+        best = {word: kinds.commonest(counts) for word, counts in tag_counts.items()}
+        return {
+            "majority": [{"tags": [overall] * len(example.words)} for example in test],
+            "word_majority": [
+                {"tags": [best.get(word, overall) for word in example.words]} for example in test
+            ],
+        }
+
+    def _logits(self, outputs: Outputs) -> list[NDArray[np.float64]]:
+        """Join the logits of all rows of each sentence, (words, C)."""
+        rows: list[list[NDArray[Any]]] = [[] for _ in outputs.examples]
+        for array, item in zip(outputs.arrays, outputs.items, strict=True):
+            assert len(array) == len(item.places), "a row of logits a word"
+            rows[item.example] += list(array)
+        labels = len(self.info.labels)
+        return [np.array(each, np.float64).reshape(len(each), labels) for each in rows]
+
+    def _targets(self, example: Tagged) -> list[int] | None:
+        if example.tags is None:
+            return None
+        return [self.label_number(tag, example.where, "tag") for tag in example.tags]
+
+
+def _pieces(tokenizer: Tokenizer, words: dict[str, None]) -> dict[str, list[int]]:
+    # In byte-level BPE a word after a blank has other tokens than one after nothing, and most words
+    # of a text follow a blank. Chinese has no blanks.
+    blank = _blank_is_part_of_word(tokenizer)
+    ids_by_word = dict(zip(words, token_ids(tokenizer, list(words)), strict=True))
+    behind = [word for word in words if blank and not _BEGINS_HAN.match(word)]
+    ids_by_word |= zip(behind, ids_after_blank(tokenizer, behind), strict=True)
+    if not all(ids_by_word.values()):
+        (unknown,) = special_ids(tokenizer).require("unk")
+        ids_by_word = {word: ids or [unknown] for word, ids in ids_by_word.items()}
+    return ids_by_word
+
+
+def _blank_is_part_of_word(tokenizer: Tokenizer) -> bool:
+    if tokenizer.pre_tokenizer is None:
+        return False
+    state = json.loads(tokenizer.pre_tokenizer.__getstate__())
+    parts = state["pretokenizers"] if state["type"] == "Sequence" else [state]
+    return any(part["type"] == "ByteLevel" and not part["add_prefix_space"] for part in parts)
+
+
+def _cuts(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """[first, end) of the words of each item; a sentence without words gives one empty item."""
+    cuts = []
+    first, total = 0, 0
+    for word, length in enumerate(lengths):
+        if total + length > room:
+            cuts.append((first, word))
+            first, total = word, 0
+        total += length
+    return [*cuts, (first, len(lengths))]
