@@ -491,7 +491,7 @@ def _draw_rung(
     rows: Points, noise: Noise, priors: Priors, tie: Mapping[str, Normal], weights: Array
 ) -> Curves:
     generator = np.random.default_rng((SEED, zlib.crc32(rows[-1].rung.encode())))
-    prior = {law.name: priors.choose(rows[-1], law) | tie for law in LAWS[rows[-1].fitted]}
+    prior = {law.name: {**priors.choose(rows[-1], law), **tie} for law in LAWS[rows[-1].fitted]}
     laws = weigh_laws(rows, noise, priors.misfit, prior)
     # One scale of the noise a draw: its size is known from few seeds.
     scales = np.sqrt(noise.freedom / generator.chisquare(noise.freedom, DRAWS))

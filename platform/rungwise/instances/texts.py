@@ -503,9 +503,9 @@ class CausalAndMaskedConfig(MaskedBlocksConfig):
         share = self.causal_share
         return share * self.length + (1 - share) * super().masked_per_row
 
-    def batch(
+    def batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, rows: PaddedRows, epochs: Ints, seed: int, vocab: Vocabulary
-    ) -> CausalAndMaskedBatch:  # pyright: ignore[reportIncompatibleMethodOverride]
+    ) -> CausalAndMaskedBatch:
         masked = super().batch(rows, epochs, seed, vocab)
         draws_B = uniform(seed, epochs, rows.instances, _DRAW)
         return CausalAndMaskedBatch(

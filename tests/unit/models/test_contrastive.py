@@ -122,7 +122,7 @@ def test_a_step_of_micro_batches_has_the_gradient_of_the_whole(objective: Any) -
     whole.backward()
     expected, found = gradient(model), []
     model.zero_grad()
-    step._optimizers[0].register_step_pre_hook(lambda *_: found.append(gradient(model)))
+    step.optimizers[0].register_step_pre_hook(lambda *_: found.append(gradient(model)))
     torch.manual_seed(7)
     sums, _ = step(parts, counts, 0.0)
     torch.testing.assert_close(found[0], expected, rtol=1e-9, atol=1e-12)

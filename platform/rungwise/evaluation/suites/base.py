@@ -171,7 +171,7 @@ def compare_rungs(
             if score := rung.measure.value(suite, metric, each):
                 cells[rung.name] = Cell(score.estimate, exact=each == part)
     best = find_best(cells, metric) if ranked else frozenset[str]()
-    fields = {"name": suite} | more
+    fields: dict[str, Any] = {"name": suite} | more
     return Column(under=part, metric=metric, cells=cells, best=best, suite=suite, **fields)
 
 
