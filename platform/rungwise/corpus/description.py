@@ -35,7 +35,7 @@ from rungwise.corpus.cleaning.text import describe_lost_characters, guess_langua
 from rungwise.corpus.config import CorpusConfig, DocumentRules, Range
 from rungwise.corpus.document import RawDocument
 from rungwise.corpus.readers import streams
-from rungwise.corpus.readers.documents import gutenberg_text
+from rungwise.corpus.readers.documents import decode_rows, gutenberg_text
 from rungwise.corpus.readers.file_reader import plain_breaks
 from rungwise.corpus.summary import CorpusSummary
 
@@ -336,32 +336,44 @@ def _take_samples(kind: str, files: Sequence[SourceFile]) -> list[_Sample]:
     step = min(-(-unpacked // _SAMPLE_BYTES), len(files) // _FEWEST_FILES)
     spread = sorted(files, key=lambda file: file.name)[:: max(1, step)]
     if kind == "parquet":
-        return [_read_rows(file) for file in spread[:_FEWEST_FILES]]
+        return _read_tables(spread[:_FEWEST_FILES])
     samples, rest = [], _SAMPLE_BYTES
     for number, file in enumerate(sorted(spread, key=lambda file: file.size_bytes)):
         content, share = read_start(file, rest // (len(spread) - number))
         if share < 1 and not streams.wide_encoding(content):
             end = content.rfind(b"\n") + 1 or content.rfind(b" ") + 1 or len(content)
             content, share = content[:end], share * end / len(content)
-        name = file.uri.removesuffix(streams.compression_suffix(file.uri))
+        name = file.uri
+        if suffix := streams.compression_suffix(name):  # a.txt.gz may stand beside a.txt.xz
+            name = f"{name}/{name.rpartition('/')[2].removesuffix(suffix)}"
         part = Member(name, name, len(content), content=content)
         samples.append(_Sample(part, share * file.size_bytes, []))
         rest -= len(content)
     return samples
 
 
-def _read_rows(file: SourceFile) -> _Sample:
-    """Return a Parquet file with its first rows. Raises DataError if it cannot be read."""
-    try:
-        with file.open() as stream, pq.ParquetFile(stream) as table:
-            batches = table.iter_batches(_SAMPLE_RECORDS)
-            rows = next((each.to_pylist() for each in batches), [])
-            share = len(rows) / max(1, table.metadata.num_rows) or 1.0
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise DataError(
-            f"cannot read {file.uri} as Parquet: {error}; mend the file or leave it out"
-        ) from error
-    return _Sample(replace(file, name=file.uri), share * file.size_bytes, rows)
+def _read_tables(files: Sequence[SourceFile]) -> list[_Sample]:
+    """Return Parquet files with their first rows, none of a damaged file, which a run skips too.
+    Raises DataError if all are damaged."""
+    samples, faults = [], []
+    for file in files:
+        rows, share = list[dict[str, Any]](), 1.0
+        try:
+            with file.open() as stream, pq.ParquetFile(stream) as table:
+                batch = next(table.iter_batches(_SAMPLE_RECORDS), None)
+                records = decode_rows(batch) if batch else ()
+                rows = [record for record in records if isinstance(record, dict)]
+                share = len(rows) / max(1, table.metadata.num_rows) or 1.0
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise  # of the disk or the store
+            faults.append(
+                f"cannot read {file.uri} as Parquet: {error}; mend the file or leave it out"
+            )
+        samples.append(_Sample(replace(file, name=file.uri), share * file.size_bytes, rows))
+    if len(faults) == len(files):
+        raise DataError(faults[0])
+    return samples
 
 
 def _describe_group(kind: str, files: Sequence[SourceFile]) -> FileGroup | None:

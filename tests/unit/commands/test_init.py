@@ -3,6 +3,7 @@
 import functools
 import gzip
 import json
+import lzma
 import os
 import random
 import sys
@@ -153,6 +154,26 @@ def test_parquet_files_without_rows_are_read_and_broken_ones_named(tmp_path: Pat
     (tmp_path / "2.parquet").write_bytes(b"version https://git-lfs")
     with pytest.raises(DataError, match=r"cannot read .*2\.parquet as Parquet: .*; mend the file"):
         describe_files([str(tmp_path / "2.parquet")])
+
+
+def test_one_damaged_parquet_file_or_row_hides_no_other(tmp_path: Path) -> None:
+    texts = [" ".join(prose(number, 5)) for number in range(60)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "1.parquet")
+    (tmp_path / "2.parquet").write_bytes(b"PAR1 and no more")
+    others = [" ".join(prose(100 + number, 5)).encode() for number in range(30)]
+    odd = pa.array(others + [b"\xff\xfe"] * 30).view(pa.string())
+    pq.write_table(pa.table({"text": odd}), tmp_path / "3.parquet")
+    seen = only(tmp_path)
+    assert seen.files == 3
+    assert seen.documents > 80
+    assert "1 part of the sample cannot be read" in seen.notes
+
+
+def test_one_name_in_two_compressions_is_two_texts(tmp_path: Path) -> None:
+    for seed, (suffix, pack) in enumerate({"gz": gzip.compress, "xz": lzma.compress}.items()):
+        text = "\n\n".join(" ".join(prose(30 * seed + number, 9)) for number in range(30))
+        (tmp_path / f"a.txt.{suffix}").write_bytes(pack(text.encode()))
+    assert only(tmp_path).files == 2
 
 
 def test_mixed_folders_name_what_is_text_and_what_is_not(tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ class RecordFields:
         """Yield documents of `rows`, which take `stored` bytes; damage where reading fails."""
         reader, row, row_bytes = self._reader, rows.start, max(1, stored // len(rows))
         try:
-            for record in (record for batch in batches for record in _records(batch)):
+            for record in (record for batch in batches for record in decode_rows(batch)):
                 if isinstance(record, Exception):
                     # Such as a date that Python does not have.
                     reason, detail = "unsound value", f"a value that cannot be read: {record}"
@@ -429,7 +429,7 @@ class RecordFields:
             yield _skip_rest(reader, row, row_bytes * (rows.stop - row), error)
 
 
-def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Exception]:
+def decode_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Exception]:
     """Yield the rows of a batch; an error in place of a row that Python cannot hold."""
     try:
         yield from batch.to_pylist()
