@@ -317,3 +317,14 @@ def test_the_loss_is_that_of_each_token_given_what_is_written_before_it(
     first = segments[0] == 0
     alone = model.body.encode_layers(ids[:, first], segments[:, first])[-1]
     torch.testing.assert_close(model.body.encode_layers(ids, segments)[-1][:, first], alone)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_stack_that_writes_reads_a_text_alone_both_ways(kind: str) -> None:
+    model, objective = model_of("span_denoising", kind)
+    text = list(range(20, 27))
+    family = small_config(kind, max_position_embeddings=SPAN_LENGTH)
+    vectors = family.trained(model, objective, SPECIAL_IDS).sentence_vectors([text])
+    ids = torch.tensor([[CLS, *text, SEP]])
+    states = model.body.encode_layers(ids, torch.zeros_like(ids))[-1]
+    np.testing.assert_allclose(vectors, states.mean(1).detach(), rtol=1e-6)

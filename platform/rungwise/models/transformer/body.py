@@ -136,8 +136,7 @@ class TransformerBody(Body):
         self, ids_BT: Tensor, segments_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> list[Tensor]:
         embedded_BTD = self.embed(ids_BT, segments_BT)
-        if self.writes:
-            assert segments_BT is not None, "they say where the second text begins"
+        if self.writes and segments_BT is not None:  # else there is one text, read both ways
             visible = keys_to_write(segments_BT, lengths_B)
             return self.transformer.layers(embedded_BTD, visible=visible)
         return self.transformer.layers(embedded_BTD, None if self.causal else lengths_B)
