@@ -46,7 +46,7 @@ def train_tokenizer(
     if isinstance(config, TokenizerFileConfig):
         tokenizer, characters = files.remove_clean_up(files.read_tokenizer(config)), 0
     else:
-        sample = _Sample(corpus, "train", config.sample_megabytes * 1e6)
+        sample = _SentenceSample(corpus, "train", config.sample_megabytes * 1e6)
         tokenizer = train(_choose_accents(config, sample, context), sample)
         characters = sample.characters
         if isinstance(config, WordPieceConfig | ByteBpeConfig):
@@ -122,7 +122,7 @@ def _rate(measured: dict[str, Any]) -> str:
 def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     encoder = make_encoder(tokenizer)
     unknown_id = files.special_ids(tokenizer).unk
-    held_out = _Sample(corpus, "validation", _EVALUATED_CHARACTERS)
+    held_out = _SentenceSample(corpus, "validation", _EVALUATED_CHARACTERS)
     tokens = unknown = words = 0
     iterator = iter(held_out)
     while batch := list(islice(iterator, _BATCH_SENTENCES)):
@@ -138,7 +138,7 @@ def _measure(tokenizer: Tokenizer, corpus: Artifact) -> dict[str, Any]:
     }
 
 
-class _Sample:
+class _SentenceSample:
     """Up to so many characters of the sentences of a split, of all files alike, since documents are
     sorted by source: of each those at the start. Counts them."""
 

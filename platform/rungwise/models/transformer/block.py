@@ -279,7 +279,7 @@ class Attention(nn.Module):
         return self.output(mixed_BNTH.transpose(1, 2).flatten(2))  # (B, N, T, H) -> (B, T, N·H)
 
 
-Inputs = tuple[Visible, Rotation | None, bool]  # of a block, beside the states
+BlockInputs = tuple[Visible, Rotation | None, bool]  # of a block, beside the states
 
 
 def sinusoid_positions(
@@ -467,7 +467,7 @@ class Transformer(nn.Module):
 
     def _inputs(
         self, x_BTD: Tensor, lengths_B: Tensor | None, where: Boundaries, visible: Visible = None
-    ) -> list[Inputs]:
+    ) -> list[BlockInputs]:
         T, H = x_BTD.shape[1], self.options[0].head_size
         causal = self.causal if where.causal is None else where.causal
         dropout = self.options[0].dropout if self.training else 0.0
