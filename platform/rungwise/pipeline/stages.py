@@ -93,7 +93,7 @@ def train_steps(
 ) -> list[TrainedStep]:
     """Turn each step into stages. `examples` is the task whose text some steps read; `common` stops
     before the first of these. Raises as `check_steps` does."""
-    configs, source = check_steps(recipe), _StepReader(recipe, _tokenizer_stage(recipe), examples)
+    configs, source = check_steps(recipe), _StepBuilder(recipe, _tokenizer_stage(recipe), examples)
     trained: list[TrainedStep] = []
     for step, config in zip(recipe.training_steps, configs, strict=True):
         if common and step.reads_each_task:
@@ -107,9 +107,9 @@ def train_steps(
 
 
 @dataclass(frozen=True)
-class _StepReader:
-    """What all steps of a recipe read: its tokenizer, made of its corpus, and the task whose text
-    some of them read."""
+class _StepBuilder:
+    """Builds the stages of steps on what all read: the tokenizer, made of the corpus, and the task
+    whose text some of them read."""
 
     recipe: Recipe
     tokenizer: Stage
@@ -224,7 +224,7 @@ def instances_stages(recipe: Recipe) -> dict[str, Stage]:
     """Corpus, tokenizer, tokens, instances and longer ones if any, of the last step; inputs come
     first. Tokens of labelled pairs are those of a task, which is then among the stages."""
     step, text = recipe.training_steps[-1], TokensConfig(share=recipe.text_share)
-    return _StepReader(recipe, _tokenizer_stage(recipe), None).instances(step, text)
+    return _StepBuilder(recipe, _tokenizer_stage(recipe), None).instances(step, text)
 
 
 def _tokenizer_stage(recipe: Recipe) -> Stage:
