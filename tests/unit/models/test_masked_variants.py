@@ -323,8 +323,9 @@ def test_the_loss_is_that_of_each_token_given_what_is_written_before_it(
 def test_a_stack_that_writes_reads_a_text_alone_both_ways(kind: str) -> None:
     model, objective = model_of("span_denoising", kind)
     text = list(range(20, 27))
-    family = small_config(kind, max_position_embeddings=SPAN_LENGTH)
-    vectors = family.trained(model, objective, SPECIAL_IDS).sentence_vectors([text])
+    family: Any = small_config(kind, max_position_embeddings=SPAN_LENGTH)
+    trained: Any = family.trained(model, objective, SPECIAL_IDS)
+    vectors = trained.sentence_vectors([text])
     ids = torch.tensor([[CLS, *text, SEP]])
     states = model.body.encode_layers(ids, torch.zeros_like(ids))[-1]
     np.testing.assert_allclose(vectors, states.mean(1).detach(), rtol=1e-6)
