@@ -344,7 +344,7 @@ def name_ranges(ranges: Sequence[Range], config: CorpusConfig, version: int) -> 
     """Return the ranges with their keys. `version` is that of the stage."""
     plain = identity(config)
     rules = {name: value for name, value in plain.items() if name not in _LATER}
-    named: list[Range] = []
+    result: list[Range] = []
     for index, (source, name) in enumerate(
         zip(config.sources, source_names(config.sources), strict=True)
     ):
@@ -363,5 +363,5 @@ def name_ranges(ranges: Sequence[Range], config: CorpusConfig, version: int) -> 
         settings = [version, rules, index, name, plain["sources"][index]]
         for range in own:
             facts = [settings, [contents[file] for file in range.files], range.begin, range.end]
-            named.append(replace(range, key=fingerprint(facts, KEY_CHARACTERS)))
-    return named
+            result.append(replace(range, key=fingerprint(facts, KEY_CHARACTERS)))
+    return result

@@ -312,7 +312,7 @@ def finetune(
     steps_per_epoch = -(-len(items) // config.batch_size)
     total_steps = steps_per_epoch * config.epochs
     steps = range(total_steps)
-    rates = [optimizers.learning_rate_at(step, total_steps, settings) for step in steps]
+    rates = [optimizers.compute_learning_rate(step, total_steps, settings) for step in steps]
     first_epoch, best = (0, None) if start is None else load_state(model, optimizer, start)
     weights = None
     if config.class_weights:

@@ -113,12 +113,12 @@ class MaskedKind(Kind):
         to_mask, to_random, rows = counts["to_mask"], counts["to_random"], counts["instances"]
         a_draw = _TOKENS_A_SPAN if masking.unit == "span" else 1.0
         rate = counts["expected"] / max(candidates, 1)
-        made = "share of selected made"
+        prefix = "share of selected made"
         return [
             ContractShare("share of tokens selected", selected, candidates, rate, 0.003, a_draw),
-            ContractShare(f"{made} [MASK]", to_mask, selected, masking.mask_share, 0.01, a_draw),
+            ContractShare(f"{prefix} [MASK]", to_mask, selected, masking.mask_share, 0.01, a_draw),
             ContractShare(
-                f"{made} random", to_random, selected, masking.random_share, 0.01, a_draw
+                f"{prefix} random", to_random, selected, masking.random_share, 0.01, a_draw
             ),
             *(
                 ContractShare(figure, counts[label], rows, 0.5, 0.01)

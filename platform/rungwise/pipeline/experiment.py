@@ -279,8 +279,8 @@ def plan_experiment(recipe: Recipe, variants: Sequence[ExperimentVariant]) -> Ex
         if isinstance(entry.data, FilesTaskConfig)
     }
     corpus = graph.add(CORPUS.stage(variants[0].recipe.corpus), Title("corpus"))
-    made = [task for task in recipe.tasks if task not in budgets]
-    budgets |= {task: planner.read_task(task, corpus) for task in made}
+    corpus_tasks = [task for task in recipe.tasks if task not in budgets]
+    budgets |= {task: planner.read_task(task, corpus) for task in corpus_tasks}
     pretrainings: Pretrainings = {}
     measured: Measured = {}
     for variant in variants:

@@ -1,5 +1,5 @@
-"""What a run found: the evaluations of each task at each label budget, the names of variants, the
-verdicts, which follow from intervals alone, the sentences at the top of the page, and what the
+"""The findings of a run: the evaluations of each task at each label budget, the names of variants,
+the verdicts, which follow from intervals alone, the sentences at the top of the page, and what the
 run's page in MLflow shows: headline metrics and a description in Markdown."""
 
 import re
@@ -315,14 +315,14 @@ def describe_rival(task: TaskResult) -> str:
     if pair is None:
         return ""
     evaluation, metric = task.evaluation, task.metric
-    ours = formats.score(evaluation.variants[pair.first].estimates[metric].mean, metric)
+    own_score = formats.score(evaluation.variants[pair.first].estimates[metric].mean, metric)
     rival = evaluation.rivals[pair.second]
     points = formats.points(pair.bootstrap.difference)
     size = f"{points} points {formats.points_interval(pair.bootstrap)}"
     start = f"Without any pretraining, {rival.name.replace(', ', ' with ')} does"
-    theirs = formats.score(rival.estimate.mean, metric)
-    both = f"{theirs} test {formats.metric_name(metric)} on {formats.spoken(task.name)}, "
-    both += f"{pair.first} {ours}"
+    rival_score = formats.score(rival.estimate.mean, metric)
+    both = f"{rival_score} test {formats.metric_name(metric)} on {formats.spoken(task.name)}, "
+    both += f"{pair.first} {own_score}"
     if pair.bootstrap.low > 0:
         return f"{start} worse: {both}, {size}."
     if pair.bootstrap.high < 0:

@@ -19,7 +19,7 @@ from rungwise.training import throughput
 from rungwise.training.checkpoint import Checkpoints
 from rungwise.training.config import GradientConfig, GradientFit, Precision
 from rungwise.training.feed import DataPhase, Prefetched, find_phase, logical_ranks, open_phases
-from rungwise.training.optimizer import WeightAverage, build_optimizers, learning_rate_at
+from rungwise.training.optimizer import WeightAverage, build_optimizers, compute_learning_rate
 from rungwise.training.parallel import Worker, distribute
 from rungwise.training.state import RunState
 from rungwise.training.step import Step, new_streams, validate
@@ -105,7 +105,7 @@ def train(
 
             model.train()
             spent = spent_steps(progress, settings)
-            rate = learning_rate_at(spent, settings.steps, settings.optimizer)
+            rate = compute_learning_rate(spent, settings.steps, settings.optimizer)
             seeds = [int(bits(settings.seed, progress.step, each)) >> 1 for each in ranks]
             parts = [part.to(group.device, non_blocking=True) for part in batch.micro_batches]
             if streams is not None:
@@ -144,8 +144,8 @@ def train(
                     timing = clock.timing(progress) | straggler
                     values = {"learning_rate": rate, **values}
                     throughput.log_step(progress, values, timing, report)
-                    shown = {"loss": values["loss"], "tokens/s": timing["tokens_per_second"]}
-                    report.progress(*measure_progress(progress, settings), **shown)
+                    figures = {"loss": values["loss"], "tokens/s": timing["tokens_per_second"]}
+                    report.progress(*measure_progress(progress, settings), **figures)
                 clock.restart(progress)
             if save or must_leave or ends:
                 wait = ends or must_leave

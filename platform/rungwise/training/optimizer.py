@@ -274,7 +274,7 @@ def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if id(value) in inside}
 
 
-def learning_rate_at(step: float, total_steps: int, config: AnyOptimizerConfig) -> float:
+def compute_learning_rate(step: float, total_steps: int, config: AnyOptimizerConfig) -> float:
     """The learning rate of update number `step`, counted from 0, of `total_steps`. In a warm-up of
     W steps, step s has the share (s+1)/(W+1) of the peak (google-research/bert and transformers use
     s/W, which wastes the first batch). From W on the schedule is that of transformers. `step` may

@@ -176,11 +176,11 @@ def play_rounds(
     decided: dict[str, list[str]] = read_note(output, DECISIONS) or {}
     numbers = list(range(len(records.draw_trials(config.sweep))))
     for end in config.rounds:
-        begun = {trial.number: trial for trial in records.read_records(output)}
+        records_by_number = {trial.number: trial for trial in records.read_records(output)}
         runs = [
             number
-            for number in sorted(numbers, key=lambda number: number not in begun)
-            if (trial := begun.get(number)) is None
+            for number in sorted(numbers, key=lambda number: number not in records_by_number)
+            if (trial := records_by_number.get(number)) is None
             or not (trial.ended or (trial.saved_epoch or 0) >= end)
         ]
         if runs and str(end) not in decided:
@@ -283,11 +283,11 @@ def run_trials(
     trials = records.draw_trials(job.config.sweep)
     for values in trials:
         records.resolve_settings(job.config, values)
-    begun = records.read_records(job.output)
-    watch = _Watch(job, sum(trial.ended for trial in begun), len(trials))
+    earlier_trials = records.read_records(job.output)
+    watch = _Watch(job, sum(trial.ended for trial in earlier_trials), len(trials))
     # Report earlier attempts' trials again, since their last reports may have been lost. Tracking
     # accepts each point of a run once, so nothing is duplicated.
-    for trial in begun:
+    for trial in earlier_trials:
         if trial.ended or trial.saved_epoch is not None:
             job.report.nested(trial.name, trial.parameters())
             for row in trial.history:

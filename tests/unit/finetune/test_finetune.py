@@ -35,7 +35,7 @@ from rungwise.tasks.kinds.kind import Pairs
 from rungwise.training.optimizer import (
     OptimizerConfig,
     build_optimizer,
-    learning_rate_at,
+    compute_learning_rate,
     set_learning_rate,
 )
 from rungwise.training.summary import PretrainSummary
@@ -164,8 +164,8 @@ def test_discriminative_rates_are_the_formula(objective: str) -> None:
     model = build(config, data)
     optimizer_config = OptimizerConfig(learning_rate=config.learning_rate)
     optimizer = build_optimizer(model, optimizer_config, learning_rate_shares(model, config))
-    set_learning_rate(optimizer, learning_rate_at(3, 6, optimizer_config))
-    now = learning_rate_at(3, 6, optimizer_config)
+    set_learning_rate(optimizer, compute_learning_rate(3, 6, optimizer_config))
+    now = compute_learning_rate(3, 6, optimizer_config)
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     assert len(rates) == len(list(model.parameters()))
     for name, parameter in model.named_parameters():

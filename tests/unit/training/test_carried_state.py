@@ -27,7 +27,7 @@ from rungwise.training.fit_config import FitConfig
 from rungwise.training.optimizer import (
     build_optimizers,
     clip_gradients,
-    learning_rate_at,
+    compute_learning_rate,
     set_learning_rate,
 )
 from rungwise.training.ray.gradient import check_fit
@@ -145,7 +145,9 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_streams(
         loss.backward()
         clip_gradients(module, settings.optimizer)
         for optimizer in optimizers:
-            set_learning_rate(optimizer, learning_rate_at(step, settings.steps, settings.optimizer))
+            set_learning_rate(
+                optimizer, compute_learning_rate(step, settings.steps, settings.optimizer)
+            )
             optimizer.step()
         losses.append(loss.item())
         tokens += count

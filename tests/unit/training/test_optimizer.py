@@ -11,8 +11,8 @@ from rungwise.training.optimizer import (
     ScheduleConfig,
     build_optimizer,
     build_optimizers,
+    compute_learning_rate,
     decay_groups,
-    learning_rate_at,
 )
 from tests.small_models import small_model
 
@@ -48,7 +48,9 @@ def schedule(**keys):
 def test_rates_by_hand(keys, total, expected):
     rates = expected if isinstance(expected, dict) else dict(enumerate(expected))
     for step, rate in rates.items():
-        assert learning_rate_at(step, total, schedule(**keys)) == pytest.approx(rate, rel=1e-12)
+        assert compute_learning_rate(step, total, schedule(**keys)) == pytest.approx(
+            rate, rel=1e-12
+        )
 
 
 def test_down_is_the_way_of_transformers():
@@ -61,7 +63,7 @@ def test_down_is_the_way_of_transformers():
     for step in range(100):
         if step >= 20:
             expected = scheduler.get_last_lr()[0]
-            assert learning_rate_at(step, 100, config) == pytest.approx(expected, rel=1e-12)
+            assert compute_learning_rate(step, 100, config) == pytest.approx(expected, rel=1e-12)
         optimizer.step()
         scheduler.step()
 

@@ -165,8 +165,8 @@ class Sender:
         if experiment is None:
             location = artifact_location(self._uri)
             tags = {tag: _EXPERIMENT_TAGS[tag] for tag in _EXPERIMENT_TAGS if tag != NOTE_TAG}
-            made = client.create_experiment(self._experiment, location, tags)
-            experiment = client.get_experiment(_check_id(made))
+            new_id = client.create_experiment(self._experiment, location, tags)
+            experiment = client.get_experiment(_check_id(new_id))
         if experiment.lifecycle_stage != "active":
             raise ConnectionError(
                 f"the experiment {self._experiment} is deleted; restore it (`mlflow experiments "

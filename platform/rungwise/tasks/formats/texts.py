@@ -233,8 +233,9 @@ def _check_options(options: Any, where: str) -> tuple[str, ...]:
     if not isinstance(options, list) or len(options) < 2:
         number = str(len(options)) if isinstance(options, list) else base.quote(options)
         raise Damage.explain(where, "two options or more", number, "columns")
-    named = ((option, f"option {place}") for place, option in enumerate(options))
-    return tuple(base.words(option, where, name) for option, name in named)
+    return tuple(
+        base.words(option, where, f"option {place}") for place, option in enumerate(options)
+    )
 
 
 class SquadFormat(FormatConfig):
