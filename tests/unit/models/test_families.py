@@ -39,15 +39,18 @@ from tests.unit.repository.test_layout import LAYERS, RANK
 
 PACKAGE = Path(__file__).resolve().parents[3] / "platform" / "rungwise"
 RECIPE = small_recipe(Path("artifacts"), Path("corpus.txt"))
-# Packages above models; commands/init.py writes recipes of two families.
-ABOVE = [PACKAGE / name for name in LAYERS[RANK["models"] + 1 :] if not name.startswith("__")]
+# Packages and modules above models; commands/init.py writes recipes of two families.
+ABOVE = [name for name in LAYERS[RANK["models"] + 1 :] if not name.startswith("__")]
 FILES = [
-    path for package in ABOVE for path in sorted(package.rglob("*.py")) if path.name != "init.py"
+    path
+    for name in ABOVE
+    for path in (*sorted((PACKAGE / name).rglob("*.py")), PACKAGE / f"{name}.py")
+    if path.name != "init.py" and path.is_file()
 ]
 
 
 def test_every_package_above_models_is_read() -> None:
-    assert [package.name for package in ABOVE if not package.is_dir()] == []
+    assert {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES} == set(ABOVE)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
