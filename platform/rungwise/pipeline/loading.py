@@ -39,7 +39,7 @@ from rungwise.pipeline.search import apply_searches
 from rungwise.pipeline.stages import chain_stages, pretrain_config
 from rungwise.report.stage import LADDER, REPORT
 from rungwise.serving.importing import INITIAL_WEIGHTS
-from rungwise.serving.predictor import Predictor, load_predictor, require_artifact
+from rungwise.serving.predictor import Predictor, read_pretrained_copy, require_artifact
 from rungwise.tasks.config import TASK, TASK_TEXT, TASK_TOKENS
 from rungwise.tokenizer.token_stage import TOKENIZER, TOKENS
 from rungwise.training.fit_config import PRETRAIN
@@ -90,12 +90,12 @@ def find_model(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact
     artifact = _find_artifact(model, overrides)
     if artifact is not None and artifact.stage == "pretrain":
         return artifact
-    predictor = load_predictor(find_served(model, root))
-    if not isinstance(predictor, Predictor):
+    served = require_artifact(find_served(model, root))
+    if read_pretrained_copy(served) is not None:
         raise UserError(
             f"{model} is a pretrained model; give its artifact, as in artifacts/pretrain"
         )
-    return predictor
+    return Predictor(served.folder)
 
 
 def find_built(model: str, root: str, overrides: Sequence[str] = ()) -> Artifact:

@@ -192,12 +192,17 @@ def load_predictor(folder: Folder) -> Model:
     artifact = require_artifact(folder)
     if artifact.stage == _PRETRAIN:
         return PretrainedPredictor(artifact, load_reader(find_tokenizer(artifact).folder))
-    folder = artifact.folder  # checks every file against the record
+    if (copy := read_pretrained_copy(artifact)) is not None:
+        return PretrainedPredictor(copy, load_reader(copy.folder))
+    return Predictor(artifact.folder)
+
+
+def read_pretrained_copy(served: Artifact) -> Artifact | None:
+    """Return the pretrain artifact that a registry's files are a copy of; None for others."""
+    folder = served.folder  # checks every file against the record
     description = json.loads(folder.read_bytes(DESCRIPTION)) if folder.exists(DESCRIPTION) else {}
-    if record := description.get(_PRETRAIN):
-        copy = Artifact(_PRETRAIN, record["fingerprint"], folder, record)
-        return PretrainedPredictor(copy, load_reader(folder))
-    return Predictor(folder)
+    record = description.get(_PRETRAIN)
+    return Artifact(_PRETRAIN, record["fingerprint"], folder, record) if record else None
 
 
 def fill_gap(model: capabilities.BlankLogits, tokenizer: Tokenizer, text: str) -> dict[str, float]:

@@ -14,12 +14,13 @@ import transformers
 from safetensors.numpy import save
 
 from rungwise.__main__ import main
-from rungwise.core.errors import DataError
+from rungwise.core.errors import DataError, UserError
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder
 from rungwise.models.config import model_config
 from rungwise.models.word_vectors.vector_family import WordVectorModel
+from rungwise.pipeline.loading import find_model
 from rungwise.serving.export import write_pretrained
 from rungwise.serving.predictor import PretrainedPredictor, describe_model, load_predictor
 from rungwise.tasks.kinds.examples import Text
@@ -47,6 +48,8 @@ def answered(
         load_predictor(Folder.at(copy))
     artifacts.finish(Folder.at(copy), {"stage": "served", "fingerprint": "abc"}, {})
     assert load_predictor(Folder.at(copy))(texts) == said
+    with pytest.raises(UserError, match="is a pretrained model; give its artifact"):
+        find_model(str(copy), str(copy.parent))
     [alone] = predictor(texts[2:3])
     assert alone.keys() == said[2].keys()
     for key, value in alone.items():
