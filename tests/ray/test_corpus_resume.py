@@ -66,10 +66,7 @@ def kill_at(process: subprocess.Popen[str], folder: Path, markers: str) -> int:
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A thousand records, of which some are copies of others and some nearly.
-
-    They are more text than is read without tasks.
-    """
+    """A thousand records, too long to be read without tasks; some are copies, some nearly."""
     rng = random.Random(0)
     texts = [" ".join(made_up_sentences(number, 30)) for number in range(800)]
     texts += [rng.choice(texts) for _ in range(100)]

@@ -41,10 +41,8 @@ def brittle(starts: Path) -> Train:
 @pytest.fixture(scope="module")
 def swept(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepSummary, Path]:
     folder = tmp_path_factory.mktemp("swept")
-    space = {
-        "finetune.learning_rate": {"kind": "choice", "values": [BEST_RATE, BREAKS, 1e-2, 1e-5]}
-    }
-    block = {"halving": {"grace_period": 0.5}, "space": space}
+    rates = {"kind": "choice", "values": [BEST_RATE, BREAKS, 1e-2, 1e-5]}
+    block = {"halving": {"grace_period": 0.5}, "space": {"finetune.learning_rate": rates}}
     return sweep(folder, brittle(folder / "starts"), {"epochs": 2}, **block)
 
 
