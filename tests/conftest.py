@@ -1,4 +1,4 @@
-"""What tests share: one Ray for the session, small corpora and recipes, real data if present."""
+"""What tests share: small corpora and recipes, commands, buckets, real data if present."""
 
 import contextlib
 import gc
@@ -20,8 +20,6 @@ import pytest
 import yaml
 
 from rungwise.cluster.environment import set_environment
-from rungwise.cluster.session import session
-from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact
 from rungwise.core.storage.folder import Folder, file_digest
 from rungwise.core.tokens import SpecialIds
@@ -76,13 +74,6 @@ _PARTS = [
         "at once,in order,on error,by name,for each call,when asked,in place,without a copy",
     )
 ]
-
-
-@pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
-    """One local Ray for all tests that need one in this process."""
-    with session(ComputeConfig(object_store_megabytes=200)):
-        yield
 
 
 @pytest.fixture(autouse=True)

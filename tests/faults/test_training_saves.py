@@ -29,12 +29,12 @@ from tests.small_models import small_model
 from tests.training_runs import (
     CPU,
     Notes,
+    assert_same_weights,
     checkpoints_in,
     config,
     forkserver,
     newest_step,
     run,
-    weights,
 )
 from tests.waiting import wait_until
 
@@ -42,14 +42,14 @@ BUCKET = "rungwise-training"
 
 
 class AtSteps(Notes):
-    """Calls a function once a step is reached, and keeps notes."""
+    """Calls a function when a step is reached, once though it is told twice; keeps notes."""
 
     def __init__(self, actions: dict[int, Any]) -> None:
         super().__init__()
         self.actions = actions
 
     def progress(self, done: float, total: float, **shown: float | str) -> None:
-        self.actions.get(int(done), lambda: None)()
+        self.actions.pop(int(done), lambda: None)()
 
 
 def _writes_slowly(settings: GradientFit, instances: Artifact, output: str) -> None:
@@ -68,10 +68,20 @@ def _writes_slowly(settings: GradientFit, instances: Artifact, output: str) -> N
     run(settings, instances, output)
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the undisturbed run."""
+    return tmp_path_factory.mktemp("straight")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(instances: Artifact, straight: Path) -> Progress:
+    return run(config(), instances, straight)
+
+
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
-    instances: Artifact, tmp_path: Path
+    instances: Artifact, undisturbed: Progress, tmp_path: Path
 ) -> None:
-    undisturbed = run(config(), instances, tmp_path / "straight")
     broken = tmp_path / "broken"
     with forkserver():
         context = multiprocessing.get_context("forkserver")
@@ -90,9 +100,8 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
 
 
 def test_a_disk_that_is_full_during_a_save_costs_that_checkpoint_alone(
-    instances: Artifact, tmp_path: Path
+    instances: Artifact, undisturbed: Progress, straight: Path, tmp_path: Path
 ) -> None:
-    undisturbed = run(config(), instances, tmp_path / "straight")
     ballast = tmp_path / "disk" / "ballast"
 
     def fill() -> None:
@@ -103,12 +112,10 @@ def test_a_disk_that_is_full_during_a_save_costs_that_checkpoint_alone(
     report = AtSteps({8: fill, 12: ballast.unlink})
     with mounted_disk(tmp_path / "disk", "4m") as place:
         progress = run(config(), instances, place / "run", report=report)
-        full = weights(place / "run")
+        assert_same_weights(place / "run", straight)
     assert progress == undisturbed
     assert [n for n in report.notes if "step 10 is not written" in n and "no room left" in n]
     assert [row["valid"] for row in progress.saves] == [1.0, 0.0, 1.0, 1.0]
-    straight = weights(tmp_path / "straight")
-    assert all(straight[name].equal(full[name]) for name in straight)
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +127,11 @@ def proxy() -> Iterator[FaultyS3]:
 @pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_a_store_that_is_away_during_a_save_is_waited_for(
     instances: Artifact,
-    tmp_path: Path,
+    undisturbed: Progress,
     proxy: FaultyS3,
     monkeypatch: pytest.MonkeyPatch,
     seconds: int,
 ) -> None:
-    undisturbed = run(config(), instances, tmp_path / "straight")
     refused: list[str] = []
     away = threading.Event()
 
@@ -244,9 +250,8 @@ def test_a_worker_that_is_gone_does_not_keep_the_leader_waiting(tmp_path: Path) 
 
 
 def test_a_notice_whose_checkpoint_cannot_be_written_does_not_end_the_run(
-    instances: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    instances: Artifact, undisturbed: Progress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undisturbed = run(config(), instances, tmp_path / "straight")
     write = checkpoint.PartWriter._write_part
 
     def full(self: Any) -> dict[str, Any]:

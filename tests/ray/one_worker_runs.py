@@ -4,7 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+import ray
 import torch
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
 
 from rungwise.core.configuration.config import validate
 from rungwise.core.configuration.overrides import ComputeConfig
@@ -16,6 +20,7 @@ from rungwise.training.config import GradientFit
 from rungwise.training.fit_config import PretrainStageConfig, fitting_kind, require_gradient
 from rungwise.training.ray import gradient
 from rungwise.training.ray.resume_proof import StepFile
+from tests.conftest import find_port
 from tests.training_runs import Killed, config
 from tests.unit.models.test_families import FAMILIES
 
@@ -71,16 +76,22 @@ def train_here(
 
 
 def train_in_a_group(runs: Runs, *folders: tuple[Path, Reporter | None]) -> None:
-    """Train each run in these folders on a worker group of one."""
-    from ray.train import ScalingConfig
-    from ray.train.torch import TorchTrainer
+    """Train each run in these folders in a process of Ray, as a worker group of one."""
+    group = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
+    group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": find_port()}
 
     def work() -> None:
         assert torch.distributed.is_initialized()
         for folder, report in folders:
             train_here(runs, folder, report, is_worker=True)
 
-    TorchTrainer(work, scaling_config=ScalingConfig(num_workers=1)).fit()
+    def join() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in group.items():
+                patch.setenv(name, str(value))
+            TorchTrainer(work, scaling_config=ScalingConfig(num_workers=0)).fit()
+
+    ray.get(ray.remote(num_cpus=1)(join).remote())
 
 
 def train_watched(settings: GradientFit, rows: Artifact, output: str, steps: str) -> None:

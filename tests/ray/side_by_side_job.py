@@ -21,6 +21,7 @@ import ray
 from rich.console import Console
 
 from rungwise.cluster.environment import set_environment
+from rungwise.cluster.session import session
 from rungwise.core.configuration.config import Config
 from rungwise.core.configuration.overrides import ComputeConfig
 from rungwise.core.stages.artifact import Artifact, Summary
@@ -133,5 +134,7 @@ if __name__ == "__main__":
     set_environment()
     place = Path(sys.argv[1])
     made = stages(place, float(sys.argv[4]))[: int(sys.argv[5])]
-    outcome = run(place, made, sys.argv[2], int(sys.argv[3]), Calls(), Console(width=200))
+    with session(ComputeConfig()):
+        print("joined", flush=True)
+        outcome = run(place, made, sys.argv[2], int(sys.argv[3]), Calls(), Console(width=200))
     print(f"{os.getpid()} built {' '.join(outcome.built) or 'nothing'}")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_corpus(tmp_path_factory.mktemp("text"), documents=60)
+    return write_corpus(tmp_path_factory.mktemp("text"), documents=12)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from tests.conftest import made_up_sentences
 from tests.ray.kills import PARTS, start
 from tests.waiting import wait_until
 
-RANGES = 120
+RANGES = 60
 
 
 def config_of(path: Path) -> dict[str, Any]:
@@ -66,11 +66,11 @@ def kill_at(process: subprocess.Popen[str], folder: Path, markers: str) -> int:
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Three thousand records, of which some are copies of others and some nearly."""
+    """A thousand records, too long to be read without tasks; some are copies, some nearly."""
     rng = random.Random(0)
-    texts = [" ".join(made_up_sentences(number, 12)) for number in range(2600)]
-    texts += [rng.choice(texts) for _ in range(200)]
-    texts += [f"{rng.choice(texts)} And more." for _ in range(200)]
+    texts = [" ".join(made_up_sentences(number, 30)) for number in range(800)]
+    texts += [rng.choice(texts) for _ in range(100)]
+    texts += [f"{rng.choice(texts)} And more." for _ in range(100)]
     rng.shuffle(texts)
     return b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts)
 

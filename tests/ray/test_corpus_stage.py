@@ -11,7 +11,6 @@ from rungwise.cluster.tasks import Packs
 from rungwise.core.errors import ConfigError, DataError, UserError
 from rungwise.core.storage.folder import Folder
 from rungwise.corpus.building import stage
-from rungwise.corpus.building import stage as comparison
 from tests.corpora import build
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -29,9 +28,9 @@ def digests(output: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """120 files in three forms: every tenth is a copy of another, one is empty, one is short."""
+    """30 texts in two forms: every tenth is a copy of another, one is empty, one is short."""
     root = tmp_path_factory.mktemp("library")
-    for number in range(120):
+    for number in range(30):
         original = number - 1 if number % 10 == 9 else number
         text = f"Dr. Jones wrote text {original}. It is long enough.\nIt has lines.\n\n" * 3
         name = f"{number % 3}/{number:03d}.txt"
@@ -45,26 +44,23 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"kind": "text", "paths": [str(root)], "label": "letters"}
 
 
-@pytest.mark.parametrize(("together", "num_parts"), [(True, 1), (False, 3)])
 def test_same_bytes_however_it_is_spread(
-    tmp_path: Path,
-    library: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    together: bool,
-    num_parts: int,
+    tmp_path: Path, library: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = {"held_out_fraction": 0.2, "shard_megabytes": 0.005, "near_duplicates": True}
+    keys = {"held_out_fraction": 0.2, "shard_megabytes": 0.0012, "near_duplicates": True}
     expected = build(tmp_path / "expected", library, **keys)
-
-    # So little text is else built without tasks, as `expected` was.
-    def packs(items: list[Any], _: Any) -> Packs[Any]:
-        return Packs([items] if together else [[one] for one in items])
-
-    monkeypatch.setattr(stage.tasks, "pack_items", packs)
-    monkeypatch.setattr(comparison, "choose_partitions", lambda moved_bytes: num_parts)
-    assert build(tmp_path / "spread", library, **keys) == expected
     assert len(expected.files) >= 6
-    assert digests(tmp_path / "spread") == digests(tmp_path / "expected")
+    # So little text is else built without tasks, as `expected` was.
+    for number_of_tasks, num_parts in ((1, 1), (7, 3)):
+
+        def packs(items: list[Any], _: Any, count: int = number_of_tasks) -> Packs[Any]:
+            return Packs(items[number::count] for number in range(count))
+
+        monkeypatch.setattr(stage.tasks, "pack_items", packs)
+        monkeypatch.setattr(stage, "choose_partitions", lambda _, parts=num_parts: parts)
+        place = tmp_path / f"in {number_of_tasks} tasks"
+        assert build(place, library, **keys) == expected, place
+        assert digests(place) == digests(tmp_path / "expected"), place
 
 
 def test_errors_are_one_line_for_users(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

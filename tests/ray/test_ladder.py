@@ -18,7 +18,7 @@ from rungwise.pipeline.ladder import ladder_stages
 from rungwise.pipeline.workflow import load_recipe, run
 from rungwise.report.stage import ReportSummary
 from rungwise.training.summary import PretrainSummary
-from tests.conftest import small_recipe, write_corpus, write_recipe
+from tests.conftest import small_gpt, small_recipe, write_corpus, write_recipe
 
 SCHEDULE = {"kind": "warmup_stable_decay", "warmup_steps": 2}
 PAIRS = {
@@ -34,7 +34,9 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", documents=40)
-    recipe: dict[str, Any] = small_recipe(
+    gradient = small_recipe(tmp_path, corpus)["pretrain"]
+    gradient["optimizer"]["schedule"] = SCHEDULE
+    recipe = small_recipe(
         tmp_path / "artifacts",
         corpus,
         model={"kind": "ngram", "order": 1, "fallback_discounts": [0.5, 1.0, 1.5]},
@@ -44,11 +46,7 @@ def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
             "ngram2": {"model.order": 2},
             "ngram3": {"model.order": 3},
             "lsa": {"model": {"kind": "lsa", "size": 16}, "pretrain": {"kind": "cooccurrence"}},
-            "gpt": {
-                "model": {"kind": "gpt", "num_layers": 1, "num_heads": 2, "hidden_size": 32},
-                "pretrain": {"steps": 40, "optimizer": {"schedule": SCHEDULE}},
-                "instances": {"kind": "causal", "sequence_length": 32},
-            },
+            "gpt": {"pretrain": gradient, **small_gpt()},
         },
         measure={"perplexity": {"kind": "perplexity"}, "polysemy": {"kind": "polysemy"}},
         tasks={"pairs": {"data": PAIRS}},

@@ -171,26 +171,27 @@ def driver(arguments: list[str], environment: dict[str, str]) -> Iterator[subpro
 
 
 def output(process: subprocess.Popen[str]) -> str:
-    text, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, text
+    assert process.stdout
+    text = process.stdout.read()
+    assert process.wait(200) == 0, text
     return text
 
 
-def test_of_two_drivers_one_builds_each_stage(ray_session: None, tmp_path: Path) -> None:
-    """With labels of their own, which would name folders of their own."""
+def test_of_two_drivers_one_builds_each_stage(
+    ray_session: None, tmp_path: Path, shown: Console
+) -> None:
+    """One of them here; with labels of their own, which would name folders of their own."""
     environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    with (
-        driver(command(tmp_path, "one", 1, 0.3), environment) as one,
-        driver(command(tmp_path, "two", 2, 0.3), environment) as two,
-    ):
-        told = [output(one), output(two)]
+    with driver(command(tmp_path, "two", 2, 0.3), environment) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "joined\n"
+        outcome = run(tmp_path, stages(tmp_path, 0.3), "one", 1, Calls(), shown)
+        told = output(other)
     assert sorted(started(tmp_path)) == sorted(TITLES), told
     assert len(list((tmp_path / "root" / "toy").glob("*/artifact.json"))) == len(TITLES)
     assert len(list((tmp_path / "root" / "toy").iterdir())) == len(TITLES)
-    built = [text.splitlines()[-1].split()[2:] for text in told]
-    assert sorted(title for titles in built for title in titles if title != "nothing") == sorted(
-        TITLES
-    )
+    built = [title for title in told.splitlines()[-1].split()[2:] if title != "nothing"]
+    assert sorted([*outcome.built, *built]) == sorted(TITLES)
 
 
 @pytest.mark.slow

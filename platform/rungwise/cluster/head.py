@@ -19,6 +19,8 @@ import psutil
 from rungwise.core.errors import UserError
 
 _END_SECONDS = 3.0  # for Ray's own shutdown; what is left then is killed
+# Nobody asks this Ray for statistics of the machine, or gives it notice of the machine's end.
+_SPARED = {"REPORTER_UPDATE_INTERVAL_MS": "60000", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 
 
 class Head:
@@ -58,6 +60,7 @@ class Head:
 def main(settings: str) -> None:
     """Start Ray, print its address or error as JSON, and end it with stdin."""
     threading.Thread(target=_end_with_stdin, daemon=True).start()
+    os.environ.update(_SPARED | os.environ)
     from rungwise import ray_private
 
     logging.getLogger("ray").setLevel(logging.ERROR)

@@ -52,7 +52,7 @@ _CHANGE = re.compile(r"(?!(?:root|name)=|compute\.|tracking\.)[a-z_][\w.]*=")
 # Blocks of a summary that repeat the training settings.
 _SETTINGS = {"model", "finetune", "values"}
 _FINISH_SECONDS = 20.0  # the longest wait for the tracking server at the end of a run
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.5  # a poll takes 20 ms of this process and the board
 _RETRY_SECONDS = 2.0  # between attempts to take a lease that another driver holds
 _CLASSES = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt)(?:\(\w+\))?: )+")
 # Ray's errors of processes that were killed, in words: its own name logs that are deleted with it.
@@ -537,6 +537,9 @@ class Schedule:
 
     def _start(self, name: str, board: Any) -> None:
         """Start a pending stage if its inputs are finished, there is room and the lease is free."""
+        is_full = len(self._running) >= self._build.compute.max_concurrent_stages
+        if is_full and not self._errors and not self._failed_before:
+            return  # at once, since it is asked at every poll
         row, display = self._pending[name], self._build.display
         inputs = {key: source.display_name for key, source in row.stage.inputs.items()}
         for source in inputs.values():
@@ -546,9 +549,7 @@ class Schedule:
                 del self._pending[name]
                 display.show(name, "not built", f"it needs {failed}, which failed")
                 return
-        if len(self._running) >= self._build.compute.max_concurrent_stages:
-            return
-        if any(source not in self.finished for source in inputs.values()):
+        if is_full or any(source not in self.finished for source in inputs.values()):
             return
         unfinished = [*self._pending.values(), *(job.row for job in self._running.values())]
         if any(row.stage.continues(other.stage) for other in unfinished):

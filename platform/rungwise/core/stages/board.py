@@ -1,6 +1,6 @@
 """The board: a small Ray actor that carries reports from stages on the cluster to the driver.
 
-The driver drains it a few times a second. If its process is killed, Ray starts it again with the
+The driver drains it twice a second. If its process is killed, Ray starts it again with the
 same address; what it held then is lost, which the driver notices by its number.
 """
 
