@@ -20,8 +20,8 @@ _MOST_OF_DIFF = 1 << 16  # characters
 def provenance() -> dict[str, Any]:
     """Describe what this process runs and where. It enters no fingerprint and has no secrets."""
     patch = read_patch()
-    read = [each.metadata for each in importlib.metadata.distributions()]
-    packages = sorted((each["Name"], each["Version"]) for each in read)
+    metadata = [each.metadata for each in importlib.metadata.distributions()]
+    packages = sorted((each["Name"], each["Version"]) for each in metadata)
     return {
         "commit": os.environ.get(COMMIT_VARIABLE) or commit(),
         "uncommitted": patch and redact(patch),
