@@ -99,8 +99,6 @@ def _are_bare(tags: Collection[str]) -> bool:
     return _BARE.issuperset(tags) and not ({"B", "S"}.isdisjoint(tags) and not {*"IE"} <= {*tags})
 
 
-# Only blank and tab: an ideographic or no-break space is a word where characters are words.
-_BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT = "-DOCSTART-"
 CONLLU_WIDTH = 10
 _CONLLU_NO_WORD = re.compile(r"\d+[-.]\d+")
@@ -147,11 +145,12 @@ class _Tagging(FormatConfig):
             texts = tuple(c[layout.word] if len(c) == width else c[0] for _, c in lines)
             with self.skip_damage(counts):
                 for line, cells in lines:
-                    _check_cells(cells, width, f"{file.uri}:{line}", layout)
-                # Only now: tags of a sentence that is left out say nothing about the scheme.
-                for line, cells in lines:
-                    places.setdefault(cells[layout.tag], f"{file.uri}:{line}")
+                    _check_cells(cells, width, file, line, layout)
                 tags = tuple(cells[layout.tag] for _, cells in lines)
+                # Only now: tags of a sentence that is left out say nothing about the scheme.
+                if not places.keys() >= {*tags}:
+                    for (line, _), tag in zip(lines, tags, strict=True):
+                        places.setdefault(tag, f"{file.uri}:{line}")
                 yield Tagged(f"{file.name}:{lines[0][0]}", texts, tags)
 
 
@@ -192,7 +191,9 @@ def _split_sentences(
     """Yield the sentences, each with the number of columns that its lines should have."""
     width, sentence = layout.width, _Sentence()
     for number, line in enumerate(base.split_lines(text), start=1):
-        cells = line.split("\t") if layout.tabs else _BLANKS.split(line.strip(" \t"))
+        # Only blank and tab: an ideographic or no-break space is a word where characters are words.
+        blanks = line.replace("\t", " ").split(" ")
+        cells = line.split("\t") if layout.tabs else [cell for cell in blanks if cell]
         # A blank may be a word where characters are words, but not without a tab.
         if not any(cells) or (len(cells) == 1 and not line.strip(" ")) or cells[0] == _DOCUMENT:
             if sentence:
@@ -215,7 +216,9 @@ def _split_sentences(
         yield width, sentence
 
 
-def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) -> None:
+def _check_cells(
+    cells: Sequence[str], width: int, file: SourceFile, line: int, layout: _Layout
+) -> None:
     """Raise Damage if a line has no word and tag."""
     is_word = not layout.numbered or cells[0].isdecimal()
     if len(cells) == width and cells[layout.word] and cells[layout.tag] and is_word:
@@ -223,8 +226,9 @@ def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) 
     expected = f"{width} columns, a word and its tag among them"
     if layout.numbered:
         expected += ", and the word's number in the first"
-    line = base.quote(("\t" if layout.tabs else " ").join(cells))
-    raise Damage.explain(where, expected, f"{len(cells)}: {line}", "kind, separator, word or tag")
+    row = base.quote(("\t" if layout.tabs else " ").join(cells))
+    where, keys = f"{file.uri}:{line}", "kind, separator, word or tag"
+    raise Damage.explain(where, expected, f"{len(cells)}: {row}", keys)
 
 
 _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")
