@@ -229,10 +229,17 @@ def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
     return pretrain
 
 
+_FITTING: dict[type[Family], str] = {}  # what fits a family: to ask a protocol takes long
+
+
 def fitting_kind(model: Family) -> str:
     """Return the kind of `pretrain` that fits a family: gradient, if no other does."""
-    own = (kind for kind, block in KINDS.items() if block.fits is not Family)
-    return next((kind for kind in own if isinstance(model, KINDS[kind].fits)), "gradient")
+    family = type(model)
+    if family not in _FITTING:
+        own = (kind for kind, block in KINDS.items() if block.fits is not Family)
+        fitting = (kind for kind in own if isinstance(model, KINDS[kind].fits))
+        _FITTING[family] = next(fitting, "gradient")
+    return _FITTING[family]
 
 
 def with_objective(pretrain: FittingT, model: Family) -> FittingT:

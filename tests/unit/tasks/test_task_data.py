@@ -164,9 +164,7 @@ def test_the_entities_of_conll_2003_are_as_many_as_its_authors_counted(
 @pytest.mark.parametrize(
     "name", [pytest.param("CoNLL-2000, chunks", marks=pytest.mark.slow), "UD English EWT"]
 )
-def test_words_are_as_many_as_the_data_has(
-    name: str, loaded: Callable[[str], LoadedTask]
-) -> None:
+def test_words_are_as_many_as_the_data_has(name: str, loaded: Callable[[str], LoadedTask]) -> None:
     task = loaded(name)
     train, test = PUBLISHED["words"][name]
     assert sum(len(e.words) for s in ("train", "validation") for e in task.splits[s]) == train
