@@ -40,8 +40,7 @@ def test_each_arm_fits_the_quickstart(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("null", "count"),
-    [("signs", 10), ("centred", 30), ("heavy", 100), ("signs", 548), ("drawn", 548)],
+    ("null", "count"), [("signs", 10), ("centred", 30), ("heavy", 100), ("drawn", 548)]
 )
 def test_equally_good_models_are_seldom_called_different(null: str, count: int) -> None:
     trials, documents = 500, perplexity.read_documents()

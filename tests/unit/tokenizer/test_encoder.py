@@ -101,7 +101,7 @@ def test_encoders_agree_on_nasty_texts(name: str, request: pytest.FixtureRequest
         tokenizer = imported(request.getfixturevalue("real_data"), name)
     reference, *encoders = encoders_of(tokenizer)
     assert isinstance(encoders[0], MemoEncoder)
-    texts = hard_texts(1, 3000)
+    texts = hard_texts(1, 2000)
     expected = reference.encode(texts, words=True)
     for encoder in encoders:
         assert_same(encoder.encode(texts, words=True), expected)
