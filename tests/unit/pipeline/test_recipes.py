@@ -23,9 +23,7 @@ from rungwise.pipeline.stages import pretrain_config, pretrain_stages
 from rungwise.tokenizer.config import TrainedConfig
 from tests.conftest import REPOSITORY, small_recipe
 
-CONFIGS = sorted(
-    (REPOSITORY / "workflows" / "configs").glob("*.yaml"), key=lambda path: path.stat().st_size
-)
+CONFIGS = sorted((REPOSITORY / "workflows" / "configs").glob("*.yaml"))
 
 
 @cache
@@ -34,12 +32,11 @@ def loaded(path: Path) -> Recipe:
 
 
 def blocks_of(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple, dict]]:
-    """The blocks of a recipe and where they are, without those that have names for keys."""
-    if isinstance(data, dict) and path != ("variants",):
+    """The blocks of a recipe and where they are; its variants have no defaults."""
+    if isinstance(data, dict):
         yield path, data
-    items = data.items() if isinstance(data, dict) else enumerate(data)
-    for key, value in items if path[:1] != ("variants",) else ():
-        if isinstance(value, dict | list):
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        if isinstance(value, dict | list) and key != "variants":
             yield from blocks_of(value, (*path, key))
 
 

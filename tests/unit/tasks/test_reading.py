@@ -62,9 +62,8 @@ def on_one_line(text: str) -> str:
 
 def test_one_character_is_cleaned_up_as_in_the_corpus() -> None:
     # Beyond them stand Han characters, private ones and none, which nothing changes.
-    planes = (range(0xD800), range(0xE000, 0x20000), range(0x2F800, 0x2FA20))
-    codes = chain(*planes, range(0xE0000, 0xE0200), range(0x20000, sys.maxunicode + 1, 997))
-    every = [*map(chr, codes)]
+    planes = range(0xD800), range(0xE000, 0x20000), range(0x2F800, 0x2FA20), range(0xE0000, 0xE0200)
+    every = [*map(chr, chain(*planes, range(0x20000, sys.maxunicode + 1, 997)))]
     texts = ["x".join(every[first : first + 500]) for first in range(0, len(every), 500)]
     assert [t for t in texts if CLEAN_UP.normalize_str(t) != on_one_line(t)] == []
 

@@ -46,14 +46,13 @@ def block(name: str, real_data: Path) -> FilesTaskConfig:
     return files_task(yaml.safe_load(text.replace("data/tasks/", f"{real_data}/tasks/")))
 
 
+Loaded = Callable[[str], LoadedTask]
+
+
 @pytest.fixture(scope="module")
-def loaded(real_data: Path) -> Callable[[str], LoadedTask]:
+def loaded(real_data: Path) -> Loaded:
     """Loads the task of a block once, however its name is cut off."""
-
-    @cache
-    def load(text: str) -> LoadedTask:
-        return files.load(block(text, real_data))
-
+    load = cache(lambda title: files.load(block(title, real_data)))
     return lambda name: load(next(title for title in REAL if title.startswith(name)))
 
 
@@ -100,17 +99,15 @@ def test_a_block_of_the_reference_is_a_task(text: str) -> None:
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in REAL]
 )
 def test_a_block_of_the_reference_reads_the_real_files_whole(
-    name: str, real_data: Path, loaded: Callable[[str], LoadedTask], tmp_path: Path
+    name: str, real_data: Path, loaded: Loaded, tmp_path: Path
 ) -> None:
     config, task = block(name, real_data), loaded(name)
-    splits = task.splits
-    for split, rows in splits.items():
-        write_examples(rows[:200], Folder.at(tmp_path), split)
-        artifact = standing("task", Folder.at(tmp_path), Summary(headline=""))
-        assert read_examples(artifact, split) == rows[:200]
     counts: dict[str, int] = Counter()
-    for split, rows in splits.items():
+    for split, rows in task.splits.items():
         counts[split if split in config.paths() else "train"] += len(rows)
+        write_examples(rows[:200], Folder.at(tmp_path), split)
+        artifact = standing("task", tmp_path, Summary(headline=""))
+        assert read_examples(artifact, split) == rows[:200]
     dropped = Counter[str]()
     if name.startswith("CMRC"):
         # 200 answers of 9,657; three questions have no other.
@@ -124,14 +121,14 @@ def test_a_block_of_the_reference_reads_the_real_files_whole(
     there = {split: in_file(config, split) for split in config.paths()}
     assert counts == {split: there[split][0] - dropped[split] for split in there}
     if task.info.kind == "tagging":
-        every = [e for rows in splits.values() for e in rows]
+        every = [e for rows in task.splits.values() for e in rows]
         assert Counter(word for e in every for word in e.words) == sum(
             (words for _, words in there.values()), Counter()
         )
     for place, labels in PUBLISHED["labels"].items():
         start, split = place.split()
         if name.startswith(start):
-            assert Counter(e.target for e in splits[split]) == labels
+            assert Counter(e.target for e in task.splits[split]) == labels
 
 
 def test_every_file_of_the_real_tasks_is_in_a_block(real_data: Path) -> None:
@@ -152,9 +149,7 @@ def test_every_file_of_the_real_tasks_is_in_a_block(real_data: Path) -> None:
     assert list(block("THUCNews", real_data).format.stated_labels) == names
 
 
-def test_the_entities_of_conll_2003_are_as_many_as_its_authors_counted(
-    loaded: Callable[[str], LoadedTask],
-) -> None:
+def test_the_entities_of_conll_2003_are_as_many_as_its_authors_counted(loaded: Loaded) -> None:
     task = loaded("CoNLL-2003")
     assert task.info.metric == "f1"
     for split, (tokens, entities) in PUBLISHED["conll_2003"].items():
@@ -166,7 +161,7 @@ def test_the_entities_of_conll_2003_are_as_many_as_its_authors_counted(
 @pytest.mark.parametrize(
     "name", [pytest.param("CoNLL-2000, chunks", marks=pytest.mark.slow), "UD English EWT"]
 )
-def test_words_are_as_many_as_the_data_has(name: str, loaded: Callable[[str], LoadedTask]) -> None:
+def test_words_are_as_many_as_the_data_has(name: str, loaded: Loaded) -> None:
     task = loaded(name)
     train, test = PUBLISHED["words"][name]
     assert sum(len(e.words) for s in ("train", "validation") for e in task.splits[s]) == train
@@ -189,14 +184,9 @@ def test_words_are_as_many_as_the_data_has(name: str, loaded: Callable[[str], Lo
     ],
 )
 def test_tables_are_read_as_pandas_reads_them(
-    name: str,
-    options: dict[str, Any],
-    columns: tuple[Any, ...],
-    real_data: Path,
-    loaded: Callable[[str], LoadedTask],
+    name: str, options: dict[str, Any], columns: tuple[Any, ...], real_data: Path, loaded: Loaded
 ) -> None:
-    config = block(name, real_data)
-    splits = loaded(name).splits
+    config, splits = block(name, real_data), loaded(name).splits
     examples = [
         e for split, rows in splits.items() if split not in config.paths() for e in rows
     ] + splits["train"]
@@ -211,9 +201,7 @@ def test_tables_are_read_as_pandas_reads_them(
     assert Counter((e.text, e.second, e.target) for e in examples) == expected
 
 
-def test_every_answer_of_the_real_questions_stands_at_its_place(
-    loaded: Callable[[str], LoadedTask],
-) -> None:
+def test_every_answer_of_the_real_questions_stands_at_its_place(loaded: Loaded) -> None:
     impossible = 0
     for name in ("SQuAD 1.1", "SQuAD 2.0", "CMRC", "XQuAD"):
         for rows in loaded(name).splits.values():

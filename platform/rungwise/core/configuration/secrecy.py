@@ -157,12 +157,10 @@ def list_texts(value: Any, key: str = "") -> list[tuple[str, str]]:
     """List the dotted key and the text of each string in plain data."""
     if isinstance(value, str):
         return [(key, value)]
-    texts: list[tuple[str, str]] = []
     items = enumerate(value) if isinstance(value, list | tuple) else ()
-    for name, item in value.items() if isinstance(value, dict) else items:
-        if isinstance(item, str | dict | list | tuple):
-            texts += list_texts(item, f"{key}.{name}" if key else str(name))
-    return texts
+    items = value.items() if isinstance(value, dict) else items
+    below = (list_texts(item, f"{key}.{name}" if key else str(name)) for name, item in items)
+    return [text for texts in below for text in texts]
 
 
 def _credential_kind(text: str) -> str:

@@ -358,11 +358,11 @@ def is_word_alone(codes: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _classes() -> np.ndarray:
-    class_of = {"L": _LETTER, "M": _LETTER, "N": _DIGIT, "Z": _BLANK}
-    by_code = bytes(
-        class_of.get(unicodedata.category(chr(code))[0], _OTHER)
-        for code in range(sys.maxunicode + 1)
-    )
-    classes = np.frombuffer(by_code, np.uint8).copy()
+    class_of = np.full(128, _OTHER, np.uint8)
+    class_of[[ord(letter) for letter in "LMNZ"]] = (_LETTER, _LETTER, _DIGIT, _BLANK)
+    classes = np.full(sys.maxunicode + 1, _OTHER, np.uint8)
+    for plane in (range(0x40000), range(0xE0000, 0xF0000)):  # the others are empty or private
+        categories = "".join(map(unicodedata.category, map(chr, plane)))
+        classes[plane.start : plane.stop] = class_of[np.frombuffer(categories[::2].encode(), "u1")]
     classes[0xFFFD] = _LOST
     return classes

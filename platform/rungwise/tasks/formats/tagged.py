@@ -145,12 +145,12 @@ class _Tagging(FormatConfig):
             texts = tuple(c[layout.word] if len(c) == width else c[0] for _, c in lines)
             with self.skip_damage(counts):
                 for line, cells in lines:
-                    _check_cells(cells, width, file, line, layout)
-                tags = tuple(cells[layout.tag] for _, cells in lines)
+                    _check_cells(cells, width, f"{file.uri}:{line}", layout)
                 # Only now: tags of a sentence that is left out say nothing about the scheme.
-                if not places.keys() >= {*tags}:
-                    for (line, _), tag in zip(lines, tags, strict=True):
-                        places.setdefault(tag, f"{file.uri}:{line}")
+                for line, cells in lines:
+                    if cells[layout.tag] not in places:
+                        places[cells[layout.tag]] = f"{file.uri}:{line}"
+                tags = tuple(cells[layout.tag] for _, cells in lines)
                 yield Tagged(f"{file.name}:{lines[0][0]}", texts, tags)
 
 
@@ -216,9 +216,7 @@ def _split_sentences(
         yield width, sentence
 
 
-def _check_cells(
-    cells: Sequence[str], width: int, file: SourceFile, line: int, layout: _Layout
-) -> None:
+def _check_cells(cells: Sequence[str], width: int, where: str, layout: _Layout) -> None:
     """Raise Damage if a line has no word and tag."""
     is_word = not layout.numbered or cells[0].isdecimal()
     if len(cells) == width and cells[layout.word] and cells[layout.tag] and is_word:
@@ -226,9 +224,8 @@ def _check_cells(
     expected = f"{width} columns, a word and its tag among them"
     if layout.numbered:
         expected += ", and the word's number in the first"
-    row = base.quote(("\t" if layout.tabs else " ").join(cells))
-    where, keys = f"{file.uri}:{line}", "kind, separator, word or tag"
-    raise Damage.explain(where, expected, f"{len(cells)}: {row}", keys)
+    line = base.quote(("\t" if layout.tabs else " ").join(cells))
+    raise Damage.explain(where, expected, f"{len(cells)}: {line}", "kind, separator, word or tag")
 
 
 _WORD = re.compile(rf"[{HAN}]|[^\W_{HAN}]+|[^\s]")

@@ -60,11 +60,8 @@ class _Inputs:
         return "\n".join(filter(None, own))
 
     def _list_texts(self, names: Iterable[str]) -> tuple[str, ...]:
-        texts: list[str] = []
-        for name in names:
-            value = getattr(self, name) or ""
-            texts += (value,) if isinstance(value, str) else value
-        return tuple(texts)
+        values = (getattr(self, name) or "" for name in names)
+        return tuple(chain.from_iterable((v,) if isinstance(v, str) else v for v in values))
 
     @property
     def group(self) -> str:
@@ -244,7 +241,6 @@ class TaskSummary(Summary):
 
 def write_examples(examples: Sequence[Example], output: Folder, split: str) -> None:
     """Write the examples of a split, all of one kind, to `{split}.parquet`."""
-    # Only answers are dataclasses themselves, and asdict takes long.
     rows = [asdict(each) if isinstance(each, Question) else vars(each) for each in examples]
     with output.staged(f"{split}.parquet") as path:
         pq.write_table(pa.Table.from_pylist(rows), path)
