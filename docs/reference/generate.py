@@ -2,12 +2,13 @@
 their fields in the source."""
 
 import ast
+import functools
 import inspect
 import io
-import textwrap
 import tokenize
 import types
 import typing
+from pathlib import Path
 from typing import Any, Literal
 
 import annotated_types
@@ -44,27 +45,37 @@ def reference() -> str:
 
 def read_comments(block: type[Config]) -> dict[str, str]:
     """Read the comments above or beside each field in the source, inherited fields included."""
-    comments: dict[str, str] = {}
-    for owner in reversed(block.__mro__):
-        if not issubclass(owner, Config) or owner is Config:
+    owners = [owner for owner in block.__mro__ if issubclass(owner, Config) and owner is not Config]
+    return {
+        name: words
+        for owner in reversed(owners)
+        for name, words in _module_comments(inspect.getfile(owner))[owner.__name__].items()
+    }
+
+
+@functools.cache
+def _module_comments(path: str) -> dict[str, dict[str, str]]:
+    """The comments of the fields of each class of a file."""
+    source = Path(path).read_text("utf-8")
+    lines = source.splitlines()
+    by_line = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT and not token.string.startswith("# pyright:")
+    }
+    comments: dict[str, dict[str, str]] = {}
+    for owner in ast.parse(source).body:
+        if not isinstance(owner, ast.ClassDef):
             continue
-        source = textwrap.dedent(inspect.getsource(owner))
-        lines = source.splitlines()
-        by_line = {
-            token.start[0]: token.string.lstrip("# ")
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.COMMENT and not token.string.startswith("# pyright:")
-        }
-        [tree] = ast.parse(source).body
-        assert isinstance(tree, ast.ClassDef)
-        for node in tree.body:
+        own_comments = comments[owner.name] = {}
+        for node in owner.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 first = node.lineno
                 while first > 1 and lines[first - 2].lstrip().startswith("#"):
                     first -= 1
                 own = range(first, (node.end_lineno or first) + 1)
                 words = " ".join(by_line[line] for line in own if line in by_line)
-                comments[node.target.id] = words
+                own_comments[node.target.id] = words
     return comments
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import unicodedata
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +132,11 @@ def test_real_prose_passes(real_data: Path, source: dict[str, Any], most: float)
     paths = [str(real_data / "corpora" / path) for path in source["paths"]]
     block = {"kind": "text"} | source | {"paths": paths}
     config = validate(CorpusConfig, {"sources": [block], "quality": True})
-    kept = dropped = 0
-    for each in list_ranges(config):
-        builder = RangeBuilder(config, "x")
-        kept += sum(table.num_rows for table in builder.tables(read_range(each, config)))
-        reasons = builder.report.dropped.items()
-        dropped += sum(count for reason, count in reasons if reason.startswith("quality"))
+    documents = chain.from_iterable(read_range(each, config) for each in list_ranges(config))
+    builder = RangeBuilder(config, "x")
+    kept = sum(table.num_rows for table in builder.tables(islice(documents, 0, None, 4)))
+    reasons = builder.report.dropped.items()
+    dropped = sum(count for reason, count in reasons if reason.startswith("quality"))
     assert kept
     assert dropped <= most * (kept + dropped)
 

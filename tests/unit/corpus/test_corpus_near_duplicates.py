@@ -83,7 +83,7 @@ def test_pairs_meet_as_often_as_the_bands_say() -> None:
     expected, met = [], []
     for wanted in (0.4, 0.5, 0.6, 0.7, 0.8):
         for _ in range(150):
-            one, other = pair(rng, wanted)
+            one, other = pair(rng, wanted, length=1000)
             keys = band_keys(sign_texts([one, other]))
             expected.append(1 - (1 - jaccard(one, other) ** 8) ** 16)
             met.append(bool((keys[0] == keys[1]).any()))

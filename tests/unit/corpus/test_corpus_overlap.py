@@ -1,6 +1,7 @@
 """Held-out text is new text: passages that stand in training leave it, in documents of any form."""
 
 import random
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def brute_force(train: list[Document], lines: list[str]) -> set[str]:
     return {lines[at] for at in left}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_what_leaves_is_what_plain_loops_find(tmp_path: Path, seed: int) -> None:
     """Whole sentences in other case, and runs of 13 words across sentences and documents' ends."""
     rng = random.Random(seed)
@@ -110,11 +111,11 @@ def test_a_word_has_one_hash_wherever_it_stands() -> None:
     """In a text of several slices, each word as in its line alone."""
     rng = random.Random(0)
     characters = "ab é ΑΣς. 中文 かな ก໐ \U00020001 1\uff12 -ß\u0301"
-    lines = ["".join(rng.choices(characters, k=rng.randint(0, 99))) for _ in range(8000)]
+    lines = ["".join(rng.choices(characters, k=rng.randint(0, 99))) for _ in range(3000)]
     lines[::9] = [DOCUMENT] * len(lines[::9])
     words, alone = hash_words(lines), [hash_words([line]).hashes for line in lines]
     np.testing.assert_array_equal(words.hashes, np.concatenate(alone))
-    np.testing.assert_array_equal(words.line, np.repeat(np.arange(8000), [*map(len, alone)]))
+    np.testing.assert_array_equal(words.line, np.repeat(np.arange(3000), [*map(len, alone)]))
     np.testing.assert_array_equal(words.document, words.line // 9 + 1)
 
 
@@ -199,7 +200,7 @@ def shape_text(rng: random.Random, characters: int, shape: str) -> str:
     return text
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(SHAPES, st.sampled_from([0.05, 0.1, 0.3]), st.integers(0, 5))
 def test_a_share_is_held_out_of_documents_of_any_shape_or_a_line_says_otherwise(
     tmp_path_factory: pytest.TempPathFactory, shapes: list[tuple[int, str]], share: float, seed: int
@@ -260,11 +261,13 @@ def choose(
     return choose_split(fraction, decisions, lambda: pa.concat_tables(parts))
 
 
+@cache
+def digest(number: int) -> bytes:
+    return bytes.fromhex(text_digest([str(number)]))
+
+
 def held_out_of_equals(count: int, fraction: float, seed: int = 0) -> set[int]:
-    numbers = [
-        pa.array([bytes.fromhex(text_digest([str(n)]))], pa.binary(16)) for n in range(count)
-    ]
-    keys = split_keys(pa.concat_arrays(numbers), seed)
+    keys = split_keys(pa.array([*map(digest, range(count))], pa.binary(16)), seed)
     split = choose(fraction, keys.tolist(), [1] * count, [False] * count)
     largest = max(split.threshold, split.edge if split.hold_whole_edge else 0)
     return set(np.nonzero(keys <= np.uint64(largest))[0].tolist())

@@ -63,16 +63,16 @@ def test_a_text_is_cut_at_its_bars_and_nowhere_else(marked: str) -> None:
     assert segment(marked.replace("|", "")) == [one.strip() for one in marked.split("|")]
 
 
-def test_a_megabyte_of_stops_ends() -> None:
-    for text in ("." * 1_000_000, "。" * 1_000_000 + "，", '." ' * 300_000):
+def test_a_text_of_stops_alone_ends() -> None:
+    for text in ("." * 300_000, "。" * 300_000 + "，", '." ' * 100_000):
         assert "".join(segment(text)).replace(" ", "") == text.replace(" ", "")
 
 
 def test_abstracts_that_use_ascii_stops_come_apart(real_data: Path) -> None:
     path = real_data / "corpora" / "zh" / "csl_abstracts" / "abstracts.txt.gz"
-    lines = gzip.decompress(path.read_bytes()).decode("utf-8").splitlines()
+    lines = gzip.decompress(path.read_bytes()).decode("utf-8").splitlines()[::4]
     sentences = [sentence for line in lines for sentence in segment(line)]
-    # Ten thousand abstracts of a few sentences each; half of them use no stop of their own script.
+    # Thousands of abstracts of a few sentences each; half of them use no stop of their own script.
     assert len(sentences) > 3 * len(lines)
     assert not [one for one in sentences if one[0] in "，、；：。"]
 
@@ -120,7 +120,7 @@ def test_gold_sentences_of_brown(
     path = real_data / "corpora" / "en" / "brown" / "brown.txt.gz"
     found = right = gold_ends = 0
     text = gzip.decompress(path.read_bytes()).decode("utf-8")
-    for document in text.strip().split("\n\n"):
+    for document in text.strip().split("\n\n")[::2]:
         gold = [fold(_printed(line)) for line in document.split("\n")]
         expected, got = _ends(gold), _ends(segment(" ".join(gold)))
         # Brown also ends sentences at semicolons and after headings, which bear no full stop.

@@ -130,17 +130,17 @@ def test_bytes_stay_within_bounds(remote: Artifact, tmp_path: Path, downloads: l
 
     def read(seed: int) -> None:
         if seed == 0:
-            while len(wrong) < 90:
+            while len(wrong) < 45:
                 sizes.append(len({path.name[:64] for path in tmp_path.glob("*.*")}))
             return
         generator = random.Random(seed)
-        for number in generator.choices(NUMBERS, k=30):
+        for number in generator.choices(NUMBERS, k=15):
             wrong.append(not right(store.get(number), number))
 
     run_threads(4, read)
     assert not any(wrong)
     assert max(sizes) <= 3 + 3
-    assert 8 < len(downloads) < 90
+    assert 8 < len(downloads) < 45
 
 
 def test_threads_share_one_download(remote: Artifact, tmp_path: Path, downloads: list[str]) -> None:
@@ -176,9 +176,8 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("fits", [100, 4.5])
-def test_processes_share_the_cache(remote: Artifact, tmp_path: Path, fits: float) -> None:
-    limit = int(fits * remote.size)
+def test_processes_share_the_cache(remote: Artifact, tmp_path: Path) -> None:
+    limit = int(4.5 * remote.size)
     rows = [file.model_dump() for file in remote.files]
     spec = [remote.folder.uri, rows, limit, str(tmp_path)]
 

@@ -71,8 +71,8 @@ def test_rows_of_one_sort_are_those_of_its_objective_to_the_bit(
 def test_the_loss_is_the_mean_over_tokens_worked_row_by_row(instances: Artifact, kind: str) -> None:
     """Each text alone, without padding and boundaries; a causal one under a triangle."""
     model, objective = model_of(kind, torch.float64)
-    batch = micro_batch(instances, 0.5)
-    assert 0 < int(batch.is_causal.sum()) < len(ROWS)
+    batch = micro_batch(instances, 0.5, ROWS[:16])
+    assert 0 < int(batch.is_causal.sum()) < 16
     body, losses = model.body, []
 
     def loss(states_1TD: Any, place: int, target: Any) -> Any:

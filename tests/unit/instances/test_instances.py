@@ -93,7 +93,7 @@ DOCUMENTS = st.lists(
 
 @pytest.mark.parametrize("kind", ["pairs", "blocks", "ordered"])
 @given(DOCUMENTS, st.integers(8, 64), st.floats(0, 1), st.integers(0, 99), st.integers(1, 12))
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_every_token_of_what_is_planned_stands_in_one_row_and_in_order(
     kind: str,
     lengths: list[list[int]],
@@ -151,7 +151,7 @@ def test_every_token_of_what_is_planned_stands_in_one_row_and_in_order(
 
 
 @given(DOCUMENTS, st.integers(8, 64), st.integers(0, 99), st.integers(1, 12))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_packed_rows_hold_the_text_in_order_and_end_before_the_piece_that_would_not_fit(
     lengths: list[list[int]], sequence_length: int, seed: int, planned: int
 ) -> None:
@@ -344,7 +344,7 @@ def test_a_damaged_shard_file_is_refused(tmp_path: Path) -> None:
 
 
 @given(DOCUMENTS, st.integers(8, 40), st.integers(0, 99), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_rows_come_back_whole(lengths: list[list[int]], width: int, seed: int, units: bool) -> None:
     """Any rows, in any order, of a shard as short as it may be; bits begin anywhere in a byte."""
     shard = make("blocks", text_of(lengths, units=units), width, seed=seed).shard

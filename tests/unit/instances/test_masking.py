@@ -204,16 +204,19 @@ SMALL = st.builds(
     st.lists(st.integers(1, 9), min_size=1, max_size=6),
     st.sampled_from([(CLS_ID, SEP_ID), (9, 9)]),  # rows without special tokens touch each other
 )
-CONFIGS = st.builds(
-    MaskingConfig,
-    unit=st.sampled_from(UNITS),
-    rate=st.sampled_from([0.05, 0.15, 0.4, 0.9]),
-    max_predictions=st.sampled_from([1, 2, 5, 20, 100]),
-)
 
 
-@given(SMALL, CONFIGS, st.integers(0, 5))
-@settings(max_examples=300)
+def configs(*units: str) -> st.SearchStrategy[MaskingConfig]:
+    return st.builds(
+        MaskingConfig,
+        unit=st.sampled_from(units),
+        rate=st.sampled_from([0.05, 0.15, 0.4, 0.9]),
+        max_predictions=st.sampled_from([1, 2, 5, 20, 100]),
+    )
+
+
+@given(SMALL, configs(*UNITS), st.integers(0, 5))
+@settings(max_examples=100)
 def test_only_predicted_places_change_and_targets_say_what_was_there(
     rows: tuple[np.ndarray, np.ndarray, np.ndarray], config: MaskingConfig, epoch: int
 ) -> None:
@@ -236,8 +239,8 @@ def test_only_predicted_places_change_and_targets_say_what_was_there(
     assert (picked.sum(axis=1) <= np.minimum(most, config.max_predictions)).all()
 
 
-@given(SMALL, CONFIGS, st.data())
-@settings(max_examples=150)
+@given(SMALL, configs(*UNITS), st.data())
+@settings(max_examples=60)
 def test_a_row_is_masked_the_same_in_any_batch(
     rows: tuple[np.ndarray, np.ndarray, np.ndarray], config: MaskingConfig, data: st.DataObject
 ) -> None:
@@ -268,8 +271,8 @@ def wanted_of(key: np.ndarray, candidates: int, config: MaskingConfig) -> int:
     return min(max(wanted, 1), config.max_predictions, candidates)
 
 
-@given(SMALL, CONFIGS.filter(lambda config: config.unit == "whole_word"))
-@settings(max_examples=300)
+@given(SMALL, configs("whole_word"))
+@settings(max_examples=80)
 def test_whole_units_are_those_that_a_walk_unit_by_unit_takes(
     rows: tuple[np.ndarray, np.ndarray, np.ndarray], config: MaskingConfig
 ) -> None:
@@ -286,13 +289,8 @@ def test_whole_units_are_those_that_a_walk_unit_by_unit_takes(
         assert np.array_equal(picked[row], expected)
 
 
-@given(
-    SMALL,
-    CONFIGS.filter(lambda config: config.unit == "span"),
-    st.sampled_from([1, 3, 10]),
-    st.sampled_from([0.2, 0.6]),
-)
-@settings(max_examples=300)
+@given(SMALL, configs("span"), st.sampled_from([1, 3, 10]), st.sampled_from([0.2, 0.6]))
+@settings(max_examples=80)
 def test_spans_are_those_that_a_walk_word_by_word_takes(
     rows: tuple[np.ndarray, np.ndarray, np.ndarray],
     config: MaskingConfig,

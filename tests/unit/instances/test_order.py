@@ -68,7 +68,7 @@ def whole_epoch(rows: list[int], seed: int, epoch: int, config: OrderConfig) -> 
 
 
 @given(ROWS, CONFIGS, st.integers(0, 5), st.integers(0, 3))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_places_are_as_defined(rows: list[int], config: OrderConfig, seed: int, epoch: int) -> None:
     count = sum(rows)
     places = np.arange(count) + epoch * count
@@ -83,7 +83,7 @@ def test_places_are_as_defined(rows: list[int], config: OrderConfig, seed: int, 
 
 
 @given(ROWS, CONFIGS, st.integers(1, 200), st.integers(1, 20), st.integers(0, 60))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_workers_share_a_step_without_gap_or_overlap(
     rows: list[int], config: OrderConfig, size: int, world: int, step: int
 ) -> None:
@@ -105,8 +105,7 @@ def test_workers_share_a_step_without_gap_or_overlap(
     )
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("ahead", [1, 7, 60])
+@pytest.mark.parametrize(("world", "ahead"), [(1, 7), (2, 60), (3, 1), (8, 7)])
 def test_a_worker_touches_a_bounded_number_of_shards(world: int, ahead: int) -> None:
     """Lanes a rank holds, times windows a lane enters, times shards a window lies in."""
     rows = np.random.default_rng(0).integers(90, 130, size=60)
@@ -163,11 +162,11 @@ def test_splitmix64_gives_the_published_numbers() -> None:
     assert int(bits(0)) == 16294208416658607535
 
 
-STREAM_ROWS = st.lists(st.integers(0, 40), min_size=1, max_size=10)
+STREAM_ROWS = st.lists(st.integers(0, 25), min_size=1, max_size=8)
 
 
 @given(STREAM_ROWS, st.integers(1, 9), st.integers(0, 3), st.integers(1, 5))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_streams_are_contiguous_text(rows: list[int], streams: int, seed: int, world: int) -> None:
     assume(sum(rows) >= streams)
     order = StreamOrder(np.array(rows), seed, streams)
@@ -205,7 +204,7 @@ def test_streams_are_contiguous_text(rows: list[int], streams: int, seed: int, w
 
 
 @given(STREAM_ROWS, st.integers(1, 12), st.integers(0, 100), st.integers(1, 5))
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_held_out_streams_begin_evenly_and_are_the_same_for_any_number_of_workers(
     rows: list[int], streams: int, most: int, world: int
 ) -> None:
@@ -238,7 +237,7 @@ def test_held_out_streams_begin_evenly_and_are_the_same_for_any_number_of_worker
 
 @pytest.mark.parametrize("in_streams", [False, True])
 @given(ROWS, CONFIGS, st.integers(1, 5), st.integers(0, 30), st.integers(1, 12))
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_upcoming_shards_are_those_read_in_order_of_first_use(
     in_streams: bool, rows: list[int], config: OrderConfig, world: int, step: int, ahead: int
 ) -> None:

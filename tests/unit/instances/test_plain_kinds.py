@@ -42,7 +42,7 @@ def test_two_documents_as_blocks_worked_by_hand() -> None:
 
 
 @given(LENGTHS, st.integers(2, 40))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_every_token_is_predicted_once_from_its_own_document(lengths: list[int], size: int) -> None:
     config, text = CausalConfig(sequence_length=size), text_of([[length] for length in lengths])
     built = config.build(text, SPECIAL, np.random.default_rng(0))
@@ -112,7 +112,7 @@ def test_two_documents_as_runs_worked_by_hand() -> None:
 
 
 @given(DOCUMENTS, st.integers(2, 6), st.integers(1, 9), st.booleans(), st.integers(1, 9))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_every_sentence_is_in_one_run_in_order_or_counted(
     lengths: list[list[int]], R: int, L: int, packed: bool, planned: int
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_broken_row_is_caught(
 
 
 @given(DOCUMENTS, st.integers(1, 30), st.integers(1, 12), st.integers(1, 4), st.data())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_rows_of_documents_are_those_of_a_slow_builder(
     lengths: list[list[int]], most: int, planned: int, bins: int, data: Any
 ) -> None:

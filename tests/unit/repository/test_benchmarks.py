@@ -39,8 +39,9 @@ def test_each_arm_fits_the_quickstart(name: str) -> None:
         check_rows(learning.find_fit(changed), changed.instances.kind, changed.instances.length)
 
 
-@pytest.mark.parametrize("count", [10, 30, 100, 548])
-@pytest.mark.parametrize("null", ["signs", "centred", "drawn", "heavy"])
+@pytest.mark.parametrize(
+    ("null", "count"), [("signs", 10), ("centred", 30), ("heavy", 100), ("drawn", 548)]
+)
 def test_equally_good_models_are_seldom_called_different(null: str, count: int) -> None:
     trials, documents = 500, perplexity.read_documents()
     draw = perplexity.draw_heavy if null == "heavy" else getattr(documents, null)

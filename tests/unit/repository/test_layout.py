@@ -9,8 +9,6 @@ import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import rungwise
 from rungwise import ray_private
 from rungwise.commands.parser import VERBS, make_parser
@@ -42,13 +40,13 @@ def test_import_platform_still_finds_the_standard_library() -> None:
     assert not (REPOSITORY / "platform" / "platform.py").exists()
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "training").glob("*.py")), ids=lambda p: p.name)
-def test_of_training_only_its_folder_ray_imports_ray(path: Path) -> None:
-    for node in list_imports(path):
-        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        assert not [name for name in modules if name.split(".")[0] == "ray"], path
-        assert not [name for name in modules if name.startswith("rungwise.training.ray")], path
+def test_of_training_only_its_folder_ray_imports_ray() -> None:
+    for path in (PACKAGE / "training").glob("*.py"):
+        for node in list_imports(path):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not [name for name in modules if name.split(".")[0] == "ray"], path
+            assert not [name for name in modules if name.startswith("rungwise.training.ray")], path
 
 
 # Lower layers first; a module may import from its own layer and those below.
@@ -79,25 +77,27 @@ RANK = {name: rank for rank, name in enumerate(LAYERS)}
 
 
 @functools.cache
-def list_imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """The imports of a file, those within functions too."""
+def list_nodes(path: Path) -> list[ast.AST]:
+    """The imports of a file, those within functions too, and its attributes."""
     nodes = ast.walk(ast.parse(path.read_text("utf-8")))
-    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [each for each in nodes if isinstance(each, ast.Import | ast.ImportFrom | ast.Attribute)]
 
 
-@pytest.mark.parametrize(
-    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE))
-)
-def test_imports_go_one_way(path: Path) -> None:
-    relative = path.relative_to(PACKAGE)
-    own = relative.parts[0].removesuffix(".py")
-    assert own in RANK, f"{own} has no layer: add it to LAYERS"
-    for node in list_imports(path):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rungwise"):
-            parts = (node.module or "").split(".")[1:]
-            for target in [parts[0]] if parts else [alias.name for alias in node.names]:
-                where = f"{relative}:{node.lineno}"
-                assert RANK[target] <= RANK[own], f"{where} imports {target}, a layer above {own}"
+def list_imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in list_nodes(path) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def test_imports_go_one_way() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        relative = path.relative_to(PACKAGE)
+        own = relative.parts[0].removesuffix(".py")
+        assert own in RANK, f"{own} has no layer: add it to LAYERS"
+        for node in list_imports(path):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rungwise"):
+                parts = (node.module or "").split(".")[1:]
+                for target in [parts[0]] if parts else [alias.name for alias in node.names]:
+                    where = f"{relative}:{node.lineno} imports {target}"
+                    assert RANK[target] <= RANK[own], f"{where}, a layer above {own}"
 
 
 def _imports(path: Path, modules: set[str]) -> set[str]:
@@ -153,9 +153,9 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _private_names(tree: ast.Module) -> list[str]:
+def _private_names(path: Path) -> list[str]:
     names: list[str] = []
-    for node in ast.walk(tree):
+    for node in list_nodes(path):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -197,7 +197,7 @@ def test_the_help_lists_every_verb() -> None:
 def test_one_file_names_what_is_inside_ray() -> None:
     files = [*PACKAGE.rglob("*.py")]
     for path in files:
-        assert _private_names(ast.parse(path.read_text("utf-8"))) == [], path
+        assert _private_names(path) == [], path
     used = "\n".join(path.read_text("utf-8") for path in files)
     for name in ray_private._PLACES:
         assert getattr(ray_private, name) is not None

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from tests.conftest import REPOSITORY
 HOSTS = {"pypi.org", "files.pythonhosted.org"}
 
 
+@cache
 def read(name: str) -> dict[str, Any]:
     return tomllib.loads((REPOSITORY / name).read_text("utf-8"))
 

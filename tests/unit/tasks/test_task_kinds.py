@@ -56,7 +56,11 @@ def kind_tests(code: str) -> list[int]:
 
 
 def test_nothing_outside_the_kinds_asks_which_kind_it_holds() -> None:
-    assert {path: lines for path in OUTSIDE if (lines := kind_tests(path.read_text("utf-8")))} == {}
+    names = [*(f'"{name}"' for name in KINDS), *(kind.__name__ for kind in KINDS.values())]
+    codes = {path: path.read_text("utf-8") for path in OUTSIDE}
+    named = {path: code for path, code in codes.items() if any(name in code for name in names)}
+    assert len(named) > 10
+    assert {path: lines for path, code in named.items() if (lines := kind_tests(code))} == {}
     for path in sorted(PACKAGE.rglob("*.j2")):
         assert not [kind for kind in KINDS if f'"{kind}"' in path.read_text("utf-8")], path
 
@@ -82,7 +86,7 @@ def test_a_toy_kind_is_one_file_a_line(tmp_path: Path, monkeypatch: pytest.Monke
     rng = np.random.default_rng(0)
     words = [f"word{n}" for n in range(45)] + ["here"]
     rows = ["text\tcount"]
-    for _ in range(90):
+    for _ in range(60):
         text = rng.choice(words[:40], 5).tolist()
         here = int(rng.integers(0, 5))
         rows.append(f"{' '.join(['here'] * here + text)}\t{here}")
@@ -104,7 +108,7 @@ def test_a_toy_kind_is_one_file_a_line(tmp_path: Path, monkeypatch: pytest.Monke
     }
 
     settings = {"num_seeds": 2, "bootstrap_resamples": 100}
-    longer = {"pooling": "mean", "epochs": 12, "windows": True, "batch_size": 4}
+    longer = {"pooling": "mean", "epochs": 10, "windows": True, "batch_size": 4}
     variants = {"first": ONE | longer, "second": ONE}
     summary = evaluated(tmp_path, task, words, variants, settings)
     predictions = pd.read_parquet(tmp_path / "out" / "predictions.parquet")

@@ -186,18 +186,18 @@ def library_scores(
 def test_metrics_are_those_of_the_libraries(kind: Kind, labels: tuple[str, ...]) -> None:
     rng = np.random.default_rng(0)
     task = task_kind(TaskInfo(kind, labels, kind == "regression", ""))
-    for count in (2, 5, 40):
+    for count in (2, 40):
         predictions, examples = draw(rng, task.info, count)
         expected = library_scores(predictions, examples, task.info)
         assert task.score(predictions, examples) == pytest.approx(expected, abs=1e-9)
-        drawn_N = [np.arange(count), *(rng.integers(0, count, count) for _ in range(3))]
+        drawn_N = [np.arange(count), *(rng.integers(0, count, count) for _ in range(2))]
         for metric in expected:
             task = task_kind(replace(task.info, metric=metric))
             rows = task.sums(predictions, examples)
             assert len(rows) == count
             totals = np.stack([rows[draw].sum(axis=0) for draw in drawn_N])
             values = task.value(totals)
-            assert values.shape == (4,)
+            assert values.shape == (3,)
             for draw_N, value in zip(drawn_N, values, strict=True):
                 if metric == "spearman" and draw_N is not drawn_N[0]:
                     continue  # ranks are those of the whole set

@@ -22,7 +22,7 @@ from rungwise.commands.init import describe_data
 from rungwise.core.configuration.config import validate
 from rungwise.core.errors import ConfigError, DataError
 from rungwise.core.storage.source_files import digest_matching_files, list_matching_files
-from rungwise.tasks.formats.base import read_bytes
+from rungwise.tasks.formats.base import read_bytes, read_text
 from rungwise.tasks.formats.guess import Guess, guess_format
 from tests.task_cases import FormatBlock, as_json, json_lines, read_content
 
@@ -182,7 +182,7 @@ def sparse_header(name: str, num_bytes: int) -> bytes:
 
 @pytest.mark.parametrize("case", ["zip", "states less", "bzip2", "tar.gz", "header", "hole", "gz"])
 def test_what_unpacks_to_too_much_is_refused_and_takes_no_memory(tmp_path: Path, case: str) -> None:
-    content = bytes(200_000_000)
+    content = bytes(60_000_000)
     packed = tmp_path / {"header": "a.tar.gz", "tar.gz": "a.tar.gz", "hole": "a.tar"}.get(
         case, "a.zip"
     )
@@ -212,10 +212,10 @@ def test_what_unpacks_to_too_much_is_refused_and_takes_no_memory(tmp_path: Path,
     del content
     tracemalloc.start()
     try:
-        message = r"cannot be unpacked|or more, beyond 100 times|unpack to 2\d\d,\d{3},"
+        message = r"cannot be unpacked|or more, beyond 100 times|unpack to 6\d,\d{3},"
         with pytest.raises(DataError, match=message):
             read_bytes(list_matching_files([path], "data.train")[0])
-        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+        assert tracemalloc.get_traced_memory()[1] < 30_000_000
     finally:
         tracemalloc.stop()
 
@@ -288,21 +288,25 @@ def test_a_look_at_a_single_example_finds_how_to_read_it(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "block",
-    [
-        # Two million characters with a tag each.
-        pytest.param(block, marks=[pytest.mark.slow] * ("MSRA" in block), id=title[2:])
-        for block in REAL
-        for title in [block.partition("\n")[0]]
-    ],
+    "block", [pytest.param(each, id=each.partition("\n")[0][2:]) for each in REAL]
 )
-def test_a_look_at_real_files_reads_them_as_their_blocks_do(block: str, real_data: Path) -> None:
+def test_a_look_at_real_files_reads_them_as_their_blocks_do(
+    block: str, real_data: Path, tmp_path: Path
+) -> None:
+    """Of the lines, or of sentences of tagged words, some from all over a file are read."""
     config = yaml.safe_load(block)
     path = str(config["train"]).replace("data/", f"{real_data}/", 1)
     reader = validate(FormatBlock, {"format": config["format"]}).format
-    (file, *_) = list_matching_files([path], "data.train")
+    (whole, *_) = list_matching_files([path], "data.train")
+    end = "\n\n" if config["format"]["kind"] in ("conll", "conllu") else "\n"
+    parts = read_text(whole, reader.encoding).split(end)
+    some = tmp_path / Path(path).name.removesuffix(".gz")
+    is_whole = config["format"].get("quoting") or some.suffix == ".json"
+    step = 1 if is_whole else 1 + len(parts) // 2000
+    some.write_bytes(end.join(parts[::step]).encode(reader.encoding))
+    (file,) = list_matching_files([str(some)], "data.train")
     counts: Counter[str] = Counter()
-    guess, expected = guess_format(path), islice(reader.read(file, "train", counts), 50)
+    guess, expected = guess_format(str(some)), islice(reader.read(file, "train", counts), 50)
     for found, example in zip(guess.examples, expected, strict=False):
         inputs = [as_json(each)[:-1] for each in (found, example)]
         assert inputs[0] == inputs[1]

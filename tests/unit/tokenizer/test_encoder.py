@@ -60,8 +60,6 @@ TRAINED: dict[str, TrainedConfig] = {
 }
 IMPORTED = ("bert-base-uncased", "bert-base-cased", "bert-base-chinese", "gpt2")
 KINDS = [*TRAINED, "unigram"]
-SEEDS = range(4)
-TEXTS_A_SEED = 2_500
 
 
 @cache
@@ -71,6 +69,7 @@ def trained(name: str) -> Tokenizer:
     return train(TRAINED[name], SENTENCES * 3)
 
 
+@cache
 def imported(folder: Path, name: str) -> Tokenizer:
     lowercase = name != "bert-base-cased"
     return read_tokenizer(
@@ -102,13 +101,12 @@ def test_encoders_agree_on_nasty_texts(name: str, request: pytest.FixtureRequest
         tokenizer = imported(request.getfixturevalue("real_data"), name)
     reference, *encoders = encoders_of(tokenizer)
     assert isinstance(encoders[0], MemoEncoder)
-    for seed in SEEDS:
-        texts = hard_texts(seed, TEXTS_A_SEED)
-        expected, ids_alone = reference.encode(texts, words=True), reference.encode(texts)
-        for encoder in encoders:
-            assert_same(encoder.encode(texts, words=True), expected)
-            # The second time every piece was seen before.
-            assert_same(encoder.encode(texts), ids_alone)
+    texts = hard_texts(1, 2000)
+    expected = reference.encode(texts, words=True)
+    for encoder in encoders:
+        assert_same(encoder.encode(texts, words=True), expected)
+        # The second time every piece was seen before.
+        assert_same(encoder.encode(texts), replace(expected, word_starts=None))
 
 
 @settings(max_examples=150)
@@ -287,11 +285,11 @@ def test_an_encoder_that_errs_once_is_not_used(way: str, monkeypatch: pytest.Mon
         "rungwise.tokenizer.encoder.NanoEncoder",
         lambda tokenizer: _Errs(tokenizer, "a strange berry", way),
     )
-    choice = choose_encoder(tokenizer, sample)
+    choice = choose_encoder(tokenizer, sample, with_hard_texts=False)
     assert choice == EncoderChoice(
         notice=f"encoding with 'memo': nanotoken {version('nanotoken')} and the tokenizers library "
         "disagree on the text 'a strange berry'"
     )
     # The sample is bounded: a text behind it is not tried.
     monkeypatch.setattr("rungwise.tokenizer.encoder.PROOF_BYTES", 100)
-    assert choose_encoder(tokenizer, sample).backend == "nanotoken"
+    assert choose_encoder(tokenizer, sample, with_hard_texts=False).backend == "nanotoken"

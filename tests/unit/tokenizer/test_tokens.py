@@ -84,7 +84,7 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_si
 
 
 @given(DOCUMENTS, st.booleans(), st.data())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_any_documents_of_a_file_are_read_as_they_were_written(
     tmp_path_factory: pytest.TempPathFactory,
     lengths: list[list[int]],

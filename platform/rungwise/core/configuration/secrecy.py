@@ -153,13 +153,14 @@ def find_credential(value: Any) -> tuple[str, str] | None:
     return next(((key, kind) for key, kind in kinds if kind), None)
 
 
-def list_texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted key and the text of each string in plain data."""
+def list_texts(value: Any, key: str = "") -> list[tuple[str, str]]:
+    """List the dotted key and the text of each string in plain data."""
     if isinstance(value, str):
-        yield key, value
+        return [(key, value)]
     items = enumerate(value) if isinstance(value, list | tuple) else ()
-    for name, item in value.items() if isinstance(value, dict) else items:
-        yield from list_texts(item, f"{key}.{name}" if key else str(name))
+    items = value.items() if isinstance(value, dict) else items
+    below = (list_texts(item, f"{key}.{name}" if key else str(name)) for name, item in items)
+    return [text for texts in below for text in texts]
 
 
 def _credential_kind(text: str) -> str:

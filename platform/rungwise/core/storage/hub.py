@@ -73,22 +73,19 @@ def pin_all(value: Any) -> Any:
     Raises ConfigError, naming the dotted key, where `pin` raises."""
     commits: dict[tuple[str, str, str | None], str] = {}
 
-    def pin_below(item: Any, key: str, name: str) -> Any:
-        if isinstance(item, str) and is_hub(item) and name in _ADDRESS_KEYS:
+    def pin_below(item: Any, path: tuple[Any, ...], name: Any) -> Any:
+        if isinstance(item, dict):
+            return {below: pin_below(child, (*path, below), below) for below, child in item.items()}
+        if isinstance(item, list | tuple):
+            return [pin_below(child, (*path, i), name) for i, child in enumerate(item)]
+        if isinstance(item, str) and is_hub(item) and str(name).split(".")[-1] in _ADDRESS_KEYS:
             try:
                 return pin(item, commits)
             except UserError as error:
-                raise ConfigError(f"{key}: {error}") from error
-        if isinstance(item, dict):
-            return {
-                below: pin_below(child, f"{key}.{below}".lstrip("."), str(below).split(".")[-1])
-                for below, child in item.items()
-            }
-        if isinstance(item, list | tuple):
-            return [pin_below(child, f"{key}.{i}", name) for i, child in enumerate(item)]
+                raise ConfigError(f"{'.'.join(map(str, path))}: {error}") from error
         return item
 
-    return pin_below(value, "", "")
+    return pin_below(value, (), "")
 
 
 def pin(uri: str, commits: dict[tuple[str, str, str | None], str] | None = None) -> str:

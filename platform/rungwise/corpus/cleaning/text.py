@@ -147,6 +147,7 @@ _MORE = "".join(map(re.escape, _BYTES[0x80:0xC0]))
 _MISREAD = re.compile(
     f"[{''.join(_BYTES[0xC2:0xE0])}][{_MORE}]|[{''.join(_BYTES[0xE0:0xF0])}][{_MORE}]{{2}}"
 )
+_WITHOUT_ASCII = bytes(code if code >= 0x80 else ord(" ") for code in range(256))
 _FEWEST_MISREAD, _MISREAD_SHARE = 3, 0.2
 
 
@@ -157,8 +158,9 @@ def describe_lost_characters(text: str) -> list[str]:
         notes.append(
             f"{lost:,} characters were lost before (\ufffd), where the text was decoded wrongly"
         )
-    misread = Counter(_MISREAD.findall(text))
-    others = sum(not character.isascii() for character in text)
+    data = text.encode("utf-8", "surrogatepass").translate(_WITHOUT_ASCII)
+    misread = Counter(_MISREAD.findall(b" ".join(data.split()).decode("utf-8", "surrogatepass")))
+    others = len(text) - len(text.encode("ascii", "ignore"))
     if misread.total() >= _FEWEST_MISREAD and 2 * misread.total() >= _MISREAD_SHARE * others:
         usual = misread.most_common(1)[0][0]
         right = bytes(_AS_BYTES[character] for character in usual).decode("utf-8", "replace")
@@ -356,11 +358,11 @@ def is_word_alone(codes: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _classes() -> np.ndarray:
-    class_of = {"L": _LETTER, "M": _LETTER, "N": _DIGIT, "Z": _BLANK}
-    by_code = bytes(
-        class_of.get(unicodedata.category(chr(code))[0], _OTHER)
-        for code in range(sys.maxunicode + 1)
-    )
-    classes = np.frombuffer(by_code, np.uint8).copy()
+    class_of = np.full(128, _OTHER, np.uint8)
+    class_of[[ord(letter) for letter in "LMNZ"]] = (_LETTER, _LETTER, _DIGIT, _BLANK)
+    classes = np.full(sys.maxunicode + 1, _OTHER, np.uint8)
+    for plane in (range(0x40000), range(0xE0000, 0xF0000)):  # the others are empty or private
+        categories = "".join(map(unicodedata.category, map(chr, plane)))
+        classes[plane.start : plane.stop] = class_of[np.frombuffer(categories[::2].encode(), "u1")]
     classes[0xFFFD] = _LOST
     return classes

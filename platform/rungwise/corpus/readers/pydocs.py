@@ -347,6 +347,7 @@ def _find(module: SourceFile, key: str) -> Path:
     )
 
 
+@functools.cache
 def _folders(package: str, key: str) -> list[Path]:
     """Return the folders (or file) of a package. Finding a top-level package does not import it."""
     if package == STDLIB:

@@ -99,8 +99,6 @@ def _are_bare(tags: Collection[str]) -> bool:
     return _BARE.issuperset(tags) and not ({"B", "S"}.isdisjoint(tags) and not {*"IE"} <= {*tags})
 
 
-# Only blank and tab: an ideographic or no-break space is a word where characters are words.
-_BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT = "-DOCSTART-"
 CONLLU_WIDTH = 10
 _CONLLU_NO_WORD = re.compile(r"\d+[-.]\d+")
@@ -150,7 +148,8 @@ class _Tagging(FormatConfig):
                     _check_cells(cells, width, f"{file.uri}:{line}", layout)
                 # Only now: tags of a sentence that is left out say nothing about the scheme.
                 for line, cells in lines:
-                    places.setdefault(cells[layout.tag], f"{file.uri}:{line}")
+                    if cells[layout.tag] not in places:
+                        places[cells[layout.tag]] = f"{file.uri}:{line}"
                 tags = tuple(cells[layout.tag] for _, cells in lines)
                 yield Tagged(f"{file.name}:{lines[0][0]}", texts, tags)
 
@@ -192,7 +191,9 @@ def _split_sentences(
     """Yield the sentences, each with the number of columns that its lines should have."""
     width, sentence = layout.width, _Sentence()
     for number, line in enumerate(base.split_lines(text), start=1):
-        cells = line.split("\t") if layout.tabs else _BLANKS.split(line.strip(" \t"))
+        # Only blank and tab: an ideographic or no-break space is a word where characters are words.
+        blanks = line.replace("\t", " ").split(" ")
+        cells = line.split("\t") if layout.tabs else [cell for cell in blanks if cell]
         # A blank may be a word where characters are words, but not without a tab.
         if not any(cells) or (len(cells) == 1 and not line.strip(" ")) or cells[0] == _DOCUMENT:
             if sentence:

@@ -241,8 +241,9 @@ class TaskSummary(Summary):
 
 def write_examples(examples: Sequence[Example], output: Folder, split: str) -> None:
     """Write the examples of a split, all of one kind, to `{split}.parquet`."""
+    rows = [asdict(each) if isinstance(each, Question) else vars(each) for each in examples]
     with output.staged(f"{split}.parquet") as path:
-        pq.write_table(pa.Table.from_pylist([asdict(example) for example in examples]), path)
+        pq.write_table(pa.Table.from_pylist(rows), path)
 
 
 def read_examples(task: Artifact, split: str) -> list[Any]:
