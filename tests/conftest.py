@@ -90,7 +90,9 @@ def no_tracking_address() -> Iterator[None]:
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     yield
     os.environ.pop("MLFLOW_TRACKING_URI", None)
-    if (mlflow := sys.modules.get("mlflow")) is not None:
+    if "mlflow" in sys.modules:
+        import mlflow  # which waits for a thread that has begun to import it
+
         mlflow.set_tracking_uri(None)
 
 
