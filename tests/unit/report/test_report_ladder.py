@@ -114,22 +114,22 @@ def test_the_page_loads_nothing_and_escapes_all(written: tuple[Page, ReportSumma
     assert "my <ladder>" in page.words
 
 
-def test_what_lacks_tuning_is_marked(tmp_path: Path) -> None:
-    """Of gpt and lstm, which all claims compare, both were tuned, none, or one."""
+def test_what_lacks_tuning_is_marked(
+    written: tuple[Page, ReportSummary, Path], tmp_path: Path
+) -> None:
+    """Of gpt and lstm, which all claims compare, none was tuned, both, or one."""
     made = ladders.perplexity_only(tmp_path / "root")
     ladders.claims(made, VERDICTS)
     for rung in ("gpt", "lstm"):
         ladders.search(made, rung, [4.0, 3.0])
     tested = [name for name, verdict in VERDICTS.items() if verdict != "not tested"]
-    both = made.made
-    none = {title: each for title, each in both.items() if not title.startswith("search")}
-    for made.made in (both, none):
-        _, summary = _written(made, tmp_path / "page")
-        chosen = summary.headline.count("(settings chosen on this text)")
-        assert chosen == (made.made is both)
-        text = (tmp_path / "page" / "ladder.html").read_text("utf-8")
+    _, none, folder = written
+    _, both = _written(made, tmp_path / "both")
+    for summary, path, chosen in ((none, folder, 0), (both, tmp_path / "both", 1)):
+        assert summary.headline.count("(settings chosen on this text)") == chosen
+        text = (path / "ladder.html").read_text("utf-8")
         assert not any("tun" in _claim_summary(text, name) for name in tested)
-    made.made = {title: each for title, each in both.items() if title != "search/lstm"}
+    del made.made["search/lstm"]
     page, _ = _written(made, tmp_path / "page")
     text = (tmp_path / "page" / "ladder.html").read_text("utf-8")
     assert "134.3 †" in page.words  # the perplexity of GPT
