@@ -143,7 +143,7 @@ def test_two_groups_of_trainings_are_compared_as_by_welch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trainings", "of_examples"), [(2, 0.0), (2, 0.3), (2, 1.0), (3, 0.3), (3, 5.0), (5, 0.3)]
+    ("trainings", "of_examples"), [(2, 0.0), (2, 0.3), (3, 1.0), (5, 0.3), (5, 5.0)]
 )
 def test_a_p_is_too_small_no_more_often_than_it_says(trainings: int, of_examples: float) -> None:
     """The true difference is 1; also for the small p that many claims ask for."""
