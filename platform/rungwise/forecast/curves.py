@@ -208,7 +208,7 @@ class Fit:
 
 def log_loss(parameters: Array, tokens: Array, unique: Array) -> Array:
     """Return log L: a row of parameters a curve, a column a point."""
-    level, slope, bend, worth, onset, rise = (parameters[:, [i]] for i in range(6))
+    level, slope, bend, worth, onset, rise = np.ascontiguousarray(parameters.T)[..., None]
     repeats = tokens / unique - 1
     slope, bend, worth, ahead = np.exp(slope), np.exp(bend), np.exp(worth), np.exp(2 * onset)
     effective = unique / MILLION * (1 - worth * np.expm1(-repeats / worth))

@@ -2,6 +2,7 @@
 so that it can be mailed; and the section about provenance, which every page has. All text is
 escaped, since documents may contain HTML."""
 
+import functools
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -73,6 +74,7 @@ class Page:
     tokens: int = 0
 
 
+@functools.cache
 def environment() -> jinja2.Environment:
     """Templates with autoescaping, the filters of formats.py and the macros of macros.html.j2;
     undefined names are errors."""

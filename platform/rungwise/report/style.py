@@ -210,5 +210,5 @@ def png(figure: Figure) -> bytes:
     with warnings.catch_warnings():
         # Glyphs that the font lacks become boxes; the page has the same as text.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(buffer, format="png", metadata={"Software": None})
+        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()

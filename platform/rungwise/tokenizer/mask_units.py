@@ -44,10 +44,10 @@ def find_blanks(words: Sequence[str]) -> list[str]:
     """Return what stands before each word where its sentence is written out: a blank or nothing.
     There is no blank beside Chinese and Japanese, and none at all in a Chinese text whose words are
     single characters, where 1997 is four of them."""
-    by_character = all(len(word) == 1 for word in words) and any(map(_WIDE.match, words))
-    beside = [
-        bool(_WIDE.match(before[-1:]) or _WIDE.match(word)) for before, word in pairwise(words)
-    ]
+    if not _WIDE.search("".join(words)):
+        return ["", *" " * (len(words) - 1)][: len(words)]
+    by_character = all(len(word) == 1 for word in words)
+    beside = [_WIDE.match(before[-1:]) or _WIDE.match(word) for before, word in pairwise(words)]
     return ["" if by_character or joins else " " for joins in (True, *beside)][: len(words)]
 
 

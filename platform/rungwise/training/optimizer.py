@@ -1,6 +1,7 @@
 """AdamW, Muon, the learning rate of each step as a pure function, and averages of the weights."""
 
 import contextlib
+import inspect
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -220,6 +221,15 @@ def build_optimizers(
     return (Muon(list(hidden.values()), stacked, *settings), adamw)
 
 
+class _AdamW(torch.optim.AdamW):
+    """Without the wrappers for whoever compiles it, which import PyTorch's compiler: two seconds of
+    each process."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
 def build_optimizer(
     model: nn.Module,
     config: AnyOptimizerConfig,
@@ -243,7 +253,7 @@ def build_optimizer(
         for group, decay in ((decayed, config.weight_decay), (undecayed, 0.0))
     ]
     rate, betas = config.learning_rate, (config.beta1, config.beta2)
-    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=config.epsilon, fused=True)
+    return _AdamW(groups, lr=rate, betas=betas, eps=config.epsilon, fused=True)
 
 
 def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:

@@ -142,8 +142,9 @@ def test_two_groups_of_trainings_are_compared_as_by_welch() -> None:
     assert ours.p_above(0.5) == pytest.approx(above.pvalue)
 
 
-@pytest.mark.parametrize("trainings", [2, 3, 5])
-@pytest.mark.parametrize("of_examples", [0.0, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize(
+    ("trainings", "of_examples"), [(2, 0.0), (2, 0.3), (3, 1.0), (5, 0.3), (5, 5.0)]
+)
 def test_a_p_is_too_small_no_more_often_than_it_says(trainings: int, of_examples: float) -> None:
     """The true difference is 1; also for the small p that many claims ask for."""
     rng = np.random.default_rng(trainings)
@@ -154,7 +155,7 @@ def test_a_p_is_too_small_no_more_often_than_it_says(trainings: int, of_examples
         contrasts.append(
             combine(mean, [list(first), list(-second)], [Error(of_examples, 999)], 1000)
         )
-    ps = [2 * min(each.p_above(1.0), each.p_below(1.0)) for each in contrasts]
+    ps = [2 * (c.p_above(1.0) if c.mean > 1 else c.p_below(1.0)) for c in contrasts]
     missed = sum(not each.low <= 1 <= each.high for each in contrasts)
     assert missed == sum(p < 0.05 for p in ps)
     for level in (0.05, 0.01):

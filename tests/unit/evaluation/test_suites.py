@@ -125,11 +125,14 @@ def test_a_word_of_byte_level_pieces_is_the_one_within_a_text(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["questions-words.txt", "CA8/morphological.txt"])
 def test_gensim_answers_the_same_analogies(name: str, real_data: Path, tmp_path: Path) -> None:
     """Vectors in which a section's second word is its first, shifted and blurred."""
-    path = real_data / "wordsim" / name
+    lines = split_lines((real_data / "wordsim" / name).read_text("utf-8"))
+    lines = [line for n, line in enumerate(lines) if n % 8 == 0 or line.startswith(":")]
+    path = tmp_path / "questions.txt"
+    path.write_text("\n".join(lines), "utf-8")
     rng = np.random.default_rng(3)
     known: dict[str, NDArray[np.float32]] = {}
     shift = np.zeros(16)
-    for line in split_lines(path.read_text("utf-8")):
+    for line in lines:
         words = line.split()
         if len(words) != 4:
             shift = rng.normal(size=16)

@@ -42,9 +42,10 @@ HEADS = {
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize("top", ["linear", "bilstm"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_does_not_change_an_answer(kind, top, name):
+def test_padding_does_not_change_an_answer(kind, name):
+    """Each head below every encoder, with a bidirectional LSTM in between below every other."""
+    top = ("linear", "bilstm")[([*HEADS].index(name) + [*KINDS].index(kind)) % 2]
     model = headed(kind, HEADS[name], top, mixed=(0, 1, 2) if name == "mean" else ())
     ids_RT, segments_RT = torch.randint(VOCAB_SIZE, (3, 9)), torch.randint(2, (3, 9))
     word_row, word_place = torch.tensor([0, 0, 1, 2, 2]), torch.tensor([8, 1, 3, 0, 5])

@@ -99,13 +99,13 @@ def test_scores_that_rise_in_a_step_are_refused(rungs: list[RungForecast]) -> No
 def test_intervals_hold_scores_without_a_trend(rungs: list[RungForecast]) -> None:
     """A flat line is nearer than a last score that is luck, so that half of such tasks pass."""
     foretold = inside = 0
-    for seed in range(200):
+    for seed in range(100):
         generator = np.random.default_rng(seed)
         points = list_scores(lambda rung, point, by=generator: 0.5 + by.normal(0, 0.02))
         result = forecast_topics(points, rungs)
         foretold += len(result.later)
         inside += sum(interval.covers(0.5) for interval in result.later.values())
-    assert foretold > 100
+    assert foretold > 50
     assert inside >= 0.95 * foretold
 
 
@@ -124,7 +124,8 @@ def test_a_line_through_few_points_by_luck_is_as_wide_as_the_luck_of_fine_tuning
 
 @pytest.mark.parametrize("budgets", [1, 2])
 def test_few_budgets_foretell_nothing(budgets: int) -> None:
-    points = [each for each in list_scores(lie_on_lines) if each.budget > 2.0**-budgets]
+    scored = [each for each in list_scores(lie_on_lines) if each.rung in ("gpt", "lstm")]
+    points = [each for each in scored if each.budget > 2.0**-budgets]
     result = forecast_topics(points, forecast(points, Increase(4, 4), PRIORS))
     assert not result.later
     assert "scores at 3 budgets" in result.describe()

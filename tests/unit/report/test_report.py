@@ -97,8 +97,22 @@ def test_every_section_of_a_whole_workflow(written: tuple[Page, ReportSummary, P
         assert words in page.words, words
 
 
-def test_sections_without_stages_go(pretrained: dict[str, Artifact], tmp_path: Path) -> None:
-    page, summary = written_page(pretrained, tmp_path, fill_in_examples=0, title="only <this>")
+RECIPE = {"note": "password=hunter2", "label": "Password: Reset"}
+
+
+@pytest.fixture(scope="module")
+def alone(
+    pretrained: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Page, ReportSummary, Path]:
+    """The page of a pretraining."""
+    path = tmp_path_factory.mktemp("alone")
+    config = ReportConfig(title="only <this>", fill_in_examples=0)
+    summary = write_report(config, pretrained, Folder.at(path), Context(recipe=RECIPE))
+    return Page((path / "report.html").read_text("utf-8")), summary, path
+
+
+def test_sections_without_stages_go(alone: tuple[Page, ReportSummary, Path]) -> None:
+    page, summary, _ = alone
     assert page.ids & set(SECTIONS) == {*("result", "loss", "speed", "origin")}
     assert "seeds.csv" not in summary.show
     assert "only <this>" in page.words
@@ -106,14 +120,12 @@ def test_sections_without_stages_go(pretrained: dict[str, Artifact], tmp_path: P
     assert "rungwise run pretrain recipe.yaml" in page.words
 
 
-def test_a_page_has_no_secrets_of_a_recipe(pretrained: dict[str, Artifact], tmp_path: Path) -> None:
-    recipe = {"note": "password=hunter2", "label": "Password: Reset"}
-    context = Context(recipe=recipe)
-    write_report(ReportConfig(fill_in_examples=0), pretrained, Folder.at(tmp_path), context)
-    page = (tmp_path / "report.html").read_text("utf-8")
+def test_a_page_has_no_secrets_of_a_recipe(alone: tuple[Page, ReportSummary, Path]) -> None:
+    path = alone[2]
+    page = (path / "report.html").read_text("utf-8")
     assert "hunter2" not in page
     assert "Password: Reset" in page
-    assert yaml.safe_load((tmp_path / "recipe.yaml").read_text("utf-8")) == recipe
+    assert yaml.safe_load((path / "recipe.yaml").read_text("utf-8")) == RECIPE
 
 
 def test_text_of_documents_and_labels_is_escaped(written: tuple[Page, ReportSummary, Path]) -> None:

@@ -114,14 +114,21 @@ def test_the_page_loads_nothing_and_escapes_all(written: tuple[Page, ReportSumma
     assert "my <ladder>" in page.words
 
 
-def test_what_lacks_tuning_is_marked(tmp_path: Path) -> None:
-    """Of gpt and lstm, which all claims compare, one was tuned."""
+def test_what_lacks_tuning_is_marked(
+    written: tuple[Page, ReportSummary, Path], tmp_path: Path
+) -> None:
+    """Of gpt and lstm, which all claims compare, none was tuned, both, or one."""
     made = ladders.perplexity_only(tmp_path / "root")
     ladders.claims(made, VERDICTS)
     for rung in ("gpt", "lstm"):
         ladders.search(made, rung, [4.0, 3.0])
-    _, summary = _written(made, tmp_path / "both")
-    assert summary.headline.count("(settings chosen on this text)") == 1
+    tested = [name for name, verdict in VERDICTS.items() if verdict != "not tested"]
+    _, none, folder = written
+    _, both = _written(made, tmp_path / "both")
+    for summary, path, chosen in ((none, folder, 0), (both, tmp_path / "both", 1)):
+        assert summary.headline.count("(settings chosen on this text)") == chosen
+        text = (path / "ladder.html").read_text("utf-8")
+        assert not any("tun" in _claim_summary(text, name) for name in tested)
     del made.made["search/lstm"]
     page, _ = _written(made, tmp_path / "page")
     text = (tmp_path / "page" / "ladder.html").read_text("utf-8")
@@ -130,7 +137,6 @@ def test_what_lacks_tuning_is_marked(tmp_path: Path) -> None:
         "† The settings of this rung are the best of several by a loss on this text" in page.words
     )
     assert "Not tuned: 3-gram, 2-gram, LSTM, BERT." in page.words
-    tested = [name for name, verdict in VERDICTS.items() if verdict != "not tested"]
     assert all("not tuned: LSTM" in _claim_summary(text, name) for name in tested)
     judged = ClaimsSummary.of(made.made["claims"])
     row = judged.claims[0].comparisons[0].model_copy(update={"effective": 2.5})
@@ -142,15 +148,6 @@ def test_what_lacks_tuning_is_marked(tmp_path: Path) -> None:
     claim = judged.claims[0].model_copy(update={"comparisons": (row,)})
     judged = judged.model_copy(update={"claims": (claim,)})
     assert list_untuned(gather_searches(made.made, {}, {}), judged) == {"K1": ["bert"]}
-    # Where both were tuned, or none, there is nothing to say.
-    ladders.search(made, "lstm", [4.0, 3.0])
-    for _ in range(2):
-        _written(made, tmp_path / "page")
-        text = (tmp_path / "page" / "ladder.html").read_text("utf-8")
-        assert not any("tun" in _claim_summary(text, name) for name in tested)
-        made.made = {
-            title: each for title, each in made.made.items() if not title.startswith("search")
-        }
 
 
 def _claim_summary(page: str, claim: str) -> str:

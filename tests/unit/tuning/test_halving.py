@@ -88,9 +88,9 @@ class Cluster:
         ]
 
 
-@pytest.fixture
-def undisturbed(tmp_path: Path) -> Cluster:
-    cluster = Cluster(tmp_path / "undisturbed", 0)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    cluster = Cluster(tmp_path_factory.mktemp("undisturbed"), 0)
     assert cluster.work()
     return cluster
 
@@ -114,7 +114,7 @@ def test_the_survivors_are_those_by_hand(undisturbed: Cluster) -> None:
     assert set(undisturbed.ended.values()) == {1}
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_the_order_of_ends_decides_nothing(undisturbed: Cluster, tmp_path: Path, seed: int) -> None:
     other = Cluster(tmp_path / "other", seed)
     assert other.work()
@@ -123,7 +123,7 @@ def test_the_order_of_ends_decides_nothing(undisturbed: Cluster, tmp_path: Path,
     assert sorted(other.stopped) == sorted(undisturbed.stopped)
 
 
-@pytest.mark.parametrize("after", [1, 5, 11, 12, 13, 16, 18, 19])
+@pytest.mark.parametrize("after", [1, 11, 12, 13, 16, 18, 19])
 def test_a_killed_sweep_decides_the_same_and_repeats_no_run(
     undisturbed: Cluster, tmp_path: Path, after: int
 ) -> None:
