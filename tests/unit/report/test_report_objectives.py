@@ -25,6 +25,7 @@ from rungwise.training.pretrained import load_encoder, load_model
 from rungwise.training.summary import PretrainSummary
 from tests.conftest import made_up_sentences
 from tests.report_pages import built, changed_run, check_self_contained, csv_rows, written_page
+from tests.small_models import KINDS as OBJECTIVES
 from tests.small_models import objective_of, small_config
 from tests.toy_rungs import Table
 
@@ -50,11 +51,7 @@ def test_given_weights_did_not_begin_untrained(causal: dict[str, Artifact], tmp_
 
 
 @pytest.mark.parametrize(
-    "objective",
-    [
-        *("mlm_nsp", "mlm", "sentence_order", "causal", "left_to_right", "bidirectional"),
-        *("replaced_tokens", "causal_and_masked", "span_denoising", "permuted"),
-    ],
+    "objective", [*OBJECTIVES, "replaced_tokens", "causal_and_masked", "span_denoising", "permuted"]
 )
 def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_path: Path) -> None:
     made, trained_on = built(objective, tmp_path), objective_of(objective)
