@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
-import torch
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
@@ -34,7 +33,7 @@ from rungwise.training.fit_config import (
 )
 from tests.conftest import small_recipe
 from tests.small_models import INSTANCES
-from tests.training_runs import make_instances, run, together, weights
+from tests.training_runs import Shared, assert_same_weights, in_turn, make_instances, run
 from tests.unit.repository.test_layout import LAYERS, RANK
 
 PACKAGE = Path(__file__).resolve().parents[3] / "platform" / "rungwise"
@@ -163,35 +162,39 @@ RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", RESUMED)
 def test_killed_and_resumed_on_another_number_of_workers_a_run_ends_with_the_same_bits(
-    name: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """On as many logical workers; the first checkpoint has what the text has prepared."""
-    kind, model = RESUMED[name]
-    instances = make_instances(tmp_path / "instances", kind, documents=(60,))
     compute: dict[str, Any] = {"micro_batch_size": 2, "logical_workers": 2}
-    settings = require_gradient(
-        stage(
-            model,
-            steps=20,
-            global_batch_size=4,
-            optimizer={"learning_rate": 0.01},
-            precision="float32",
-            validation_instances=8,
-            log_every_steps=1,
-        ),
-        "steps",
-    )
-    two = together(2, settings, instances, tmp_path / "two", **compute)
-    together(2, settings, instances, tmp_path / "cut", killed_at=14, **compute)
-    resumed = run(settings, instances, tmp_path / "cut", **compute)
-    assert two is not None
-    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
-    assert (resumed.data, resumed.history) == (two.data, two.history)
-    assert resumed.history[-1]["loss"] < resumed.history[0]["loss"]
-    mine, theirs = weights(tmp_path / "cut"), weights(tmp_path / "two")
-    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    whole: dict[str, Shared] = {}
+    for name, (kind, model) in RESUMED.items():
+        instances = make_instances(tmp_path / name / "instances", kind, documents=(60,))
+        settings = require_gradient(
+            stage(
+                model,
+                steps=12,
+                global_batch_size=4,
+                optimizer={"learning_rate": 0.03},
+                precision="float32",
+                validation_instances=8,
+                log_every_steps=1,
+            ),
+            "steps",
+        )
+        whole[name] = Shared(settings, instances, tmp_path / name / "two", compute=compute)
+    cut = [
+        each._replace(output=each.output.with_name("cut"), killed_at=8) for each in whole.values()
+    ]
+    finished = in_turn(2, [*whole.values(), *cut])
+    for (name, each), two in zip(whole.items(), finished, strict=False):
+        output = each.output.with_name("cut")
+        resumed = run(each.settings, each.instances, output, **compute)
+        assert two is not None
+        assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1], name
+        assert (resumed.data, resumed.history) == (two.data, two.history), name
+        assert resumed.history[-1]["loss"] < resumed.history[0]["loss"], name
+        assert_same_weights(each.output, output)
 
 
 def stage(model: dict[str, Any], **pretrain: Any) -> PretrainStageConfig:
