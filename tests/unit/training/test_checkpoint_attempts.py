@@ -57,7 +57,9 @@ class Threaded(Attempt):
         self.going = True
         self.saved = 0
         self._killed = False
-        self._go, self._reached = threading.Semaphore(0), threading.Semaphore(0)
+        self._go, self._reached = threading.Lock(), threading.Lock()
+        for lock in (self._go, self._reached):
+            lock.acquire()
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
         self._reached.acquire()
