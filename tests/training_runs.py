@@ -284,9 +284,7 @@ def _progress_of(output: Path) -> Progress:
 @contextlib.contextmanager
 def forkserver(*modules: str) -> Iterator[None]:
     """Start processes of this block from a server that has imported PyTorch already."""
-    multiprocessing.set_forkserver_preload(
-        [*(modules or (__name__, "torch._dynamo", "pandas"))]
-    )
+    multiprocessing.set_forkserver_preload([*(modules or (__name__, "torch._dynamo", "pandas"))])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         yield

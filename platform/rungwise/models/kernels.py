@@ -477,7 +477,7 @@ def merge_words(
     sizes = np.zeros((2, slots), np.int64)  # pairs of the whole text, on the right and left
     losses, logs = np.zeros((slots, slots)), np.zeros((2, slots, slots))
     merges = np.zeros((classes - 1, 2), np.int64)
-    slot = np.int64(0)  # a plain 0 is a type of its own, for which all is compiled twice
+    slot: Any = np.int64(0)  # a plain 0 is a type of its own, for which all is compiled twice
     for step in range(size + classes - 1):
         if step < size:
             slot_of[step], in_view[slot] = slot, True

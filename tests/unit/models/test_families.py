@@ -173,7 +173,8 @@ def test_killed_and_resumed_on_another_number_of_workers_a_run_ends_with_the_sam
     tmp_path: Path,
 ) -> None:
     """On as many logical workers; the first checkpoint has what the text has prepared."""
-    compute = {"micro_batch_size": 2, "logical_workers": 2, "checkpoint_every_steps": 3}
+    compute: dict[str, Any] = {"micro_batch_size": 2, "logical_workers": 2}
+    compute["checkpoint_every_steps"] = 3
     whole: dict[str, Shared] = {}
     for name, (kind, model) in RESUMED.items():
         instances = make_instances(tmp_path / name / "instances", kind, documents=(60,))
