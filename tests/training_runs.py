@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -236,6 +237,16 @@ def kill_and_resume(
     return resumed
 
 
+class Shared(NamedTuple):
+    """A run of several processes; `killed_at` a step, it does not end."""
+
+    settings: GradientFit
+    instances: Artifact
+    output: Path
+    killed_at: int | None = None
+    compute: dict[str, Any] = {}  # noqa: RUF012
+
+
 def together(
     world: int,
     settings: GradientFit,
@@ -245,17 +256,28 @@ def together(
     **compute: Any,
 ) -> Progress | None:
     """The same run on so many processes with gloo; None if it was to be killed at a step."""
-    output.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        # By a file, since another process could take a port before they meet there.
-        address = f"file://{folder}/rendezvous"
-        arguments = (world, address, str(output), settings, instances, killed_at, compute)
-        if killed_at is not None:
+    (progress,) = in_turn(world, [Shared(settings, instances, output, killed_at, compute)])
+    return progress
+
+
+def in_turn(world: int, runs: Sequence[Shared]) -> list[Progress | None]:
+    """One run after the other on the same processes, which only the last may kill: the leader of an
+    earlier one fails instead, and the others because it is gone."""
+    for each in runs:
+        each.output.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        if runs[-1].killed_at is not None:
             # The first of the processes that fail is named, which need not be the one killed.
-            with pytest.raises((ProcessExitedException, ProcessRaisedException)):
-                _processes(world, arguments)
-            return None
-        _processes(world, arguments)
+            failed = (ProcessExitedException, ProcessRaisedException)
+            stack.enter_context(pytest.raises(failed))
+        stack.enter_context(forkserver())
+        # They meet by a file, since another process could take a port before that.
+        arguments = (world, f"file://{folder}", runs)
+        start_processes(_work, args=arguments, nprocs=world, start_method="forkserver")
+    return [None if each.killed_at is not None else _progress_of(each.output) for each in runs]
+
+
+def _progress_of(output: Path) -> Progress:
     return Progress(**json.loads((output / "progress.json").read_text()))
 
 
@@ -268,32 +290,29 @@ def forkserver(*modules: str) -> Iterator[None]:
         yield
 
 
-def _processes(world: int, arguments: tuple[Any, ...]) -> None:
-    with forkserver():
-        start_processes(_worker, args=arguments, nprocs=world, start_method="forkserver")
-
-
-def _worker(
-    rank: int,
-    world: int,
-    address: str,
-    output: str,
-    settings: GradientFit,
-    instances: Artifact,
-    killed_at: int | None,
-    compute: dict[str, Any],
-) -> None:
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
+def _work(rank: int, world: int, folder: str, runs: Sequence[Shared]) -> None:
+    gc.freeze()  # what is imported
     torch.set_num_threads(1)
     # Graphs without kernels of their own: compilers of two processes damage each other's files.
     torch.compile = functools.partial(  # pyright: ignore[reportAttributeAccessIssue]
         torch.compile, backend="aot_eager"
     )
-    report = SilentReporter() if killed_at is None else _KillsItself(killed_at)
-    progress = run(settings, instances, output, report=report, **compute)
+    for number, each in enumerate(runs):
+        meeting = f"{folder}/{number}"
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+        last = number == len(runs) - 1
+        fails = each.killed_at is not None and not last
+        with contextlib.suppress(*(Killed, RuntimeError) if fails else ()):
+            _run_shared(rank, each, _KillsItself if last else KilledAt)
+        gc.collect()  # else the others may wait for one that has failed
+        dist.destroy_process_group()
+
+
+def _run_shared(rank: int, each: Shared, killing: type[KilledAt]) -> None:
+    report = SilentReporter() if each.killed_at is None else killing(each.killed_at)
+    progress = run(each.settings, each.instances, each.output, report=report, **each.compute)
     if rank == 0:
-        (Path(output) / "progress.json").write_text(json.dumps(asdict(progress)))
-    dist.destroy_process_group()
+        (each.output / "progress.json").write_text(json.dumps(asdict(progress)))
 
 
 class _KillsItself(KilledAt):

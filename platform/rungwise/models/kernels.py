@@ -431,7 +431,7 @@ def _fill(slot: int, pairs: Ints, sizes: Ints, losses: Floats, logs: Floats, tab
                 if facing[b] and c != slot and c != b:
                     sums[b] += _loss(counts[c], facing[b], table)
     for b in range(len(sums)):
-        total = 0
+        total = np.int64(0)
         for row, column in ((slot, slot), (slot, b), (b, slot), (b, b)):
             total += pairs[0, row, column]
             sums[b] += _f(pairs[0, row, column], table)
@@ -446,8 +446,11 @@ def _fill(slot: int, pairs: Ints, sizes: Ints, losses: Floats, logs: Floats, tab
 def _cheapest(in_view: Bools, pairs: Ints, losses: Floats, logs: Floats) -> Any:
     """Return the two slots whose merge loses least, the first of equals."""
     slots = np.flatnonzero(in_view)
-    out, into = pairs[0].sum(axis=1), pairs[1].sum(axis=1)
-    apart = out * np.diag(logs[0]) + into * np.diag(logs[1])
+    out, into = np.zeros(len(losses), np.int64), np.zeros(len(losses), np.int64)
+    apart = np.zeros(len(losses))
+    for a in slots:
+        out[a], into[a] = pairs[0, a].sum(), pairs[1, a].sum()
+        apart[a] = out[a] * logs[0, a, a] + into[a] * logs[1, a, a]
     best, first, last = np.inf, -1, -1
     for place, a in enumerate(slots):
         for b in slots[place + 1 :]:
@@ -474,7 +477,7 @@ def merge_words(
     sizes = np.zeros((2, slots), np.int64)  # pairs of the whole text, on the right and left
     losses, logs = np.zeros((slots, slots)), np.zeros((2, slots, slots))
     merges = np.zeros((classes - 1, 2), np.int64)
-    slot = 0
+    slot: Any = np.int64(0)  # a plain 0 is a type of its own, for which all is compiled twice
     for step in range(size + classes - 1):
         if step < size:
             slot_of[step], in_view[slot] = slot, True
@@ -493,10 +496,12 @@ def merge_words(
         a, b = _cheapest(in_view, pairs, losses, logs)
         _add(-1.0, a, pairs, losses, table)
         _add(-1.0, b, pairs, losses, table)
-        sizes[:, a] += sizes[:, b]
-        pairs[:, a] += pairs[:, b]
-        pairs[:, :, a] += pairs[:, :, b]
-        sizes[:, b], pairs[:, b], pairs[:, :, b], in_view[b] = 0, 0, 0, False
+        for side in range(2):
+            sizes[side, a] += sizes[side, b]
+            pairs[side, a] += pairs[side, b]
+            pairs[side, :, a] += pairs[side, :, b]
+            sizes[side, b], pairs[side, b], pairs[side, :, b] = 0, 0, 0
+        in_view[b] = False
         _add(1.0, a, pairs, losses, table)
         _fill(a, pairs, sizes, losses, logs, table)
         if step < size:

@@ -257,7 +257,7 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def test_a_killed_run_ends_with_the_same_bits(instances: Artifact, tmp_path: Path) -> None:
     pretrain = config("causal", **{"pretrain.global_batch_size": 10}).pretrain
     settings = FitConfig(SMALL, pretrain.model_copy(update={"objective": "bilm"}))
-    progress = kill_and_resume(settings, instances, tmp_path, (14,))
+    progress = kill_and_resume(settings, instances, tmp_path, (14,), micro_batch_size=10)
     assert progress.attempts[-1]["step"] in (5, 10)
     assert progress.history[0]["loss"] == pytest.approx(math.log(VOCAB), abs=0.3)
     assert progress.validation[-1]["loss"] < progress.validation[0]["loss"] - 0.05

@@ -1,13 +1,14 @@
 """Families and objectives: they answer for themselves, and no other place knows which there are."""
 
 import ast
+import functools
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
-import torch
 
 from rungwise.core.configuration.canonical import fingerprint
 from rungwise.core.configuration.config import validate
@@ -34,7 +35,7 @@ from rungwise.training.fit_config import (
 )
 from tests.conftest import small_recipe
 from tests.small_models import INSTANCES
-from tests.training_runs import make_instances, run, together, weights
+from tests.training_runs import Shared, assert_same_weights, in_turn, make_instances, run
 from tests.unit.repository.test_layout import LAYERS, RANK
 
 PACKAGE = Path(__file__).resolve().parents[3] / "platform" / "rungwise"
@@ -49,6 +50,11 @@ FILES = [
 ]
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text("utf-8"))))
+
+
 def test_every_package_above_models_is_read() -> None:
     assert {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES} == set(ABOVE)
 
@@ -61,7 +67,7 @@ def test_nothing_above_models_knows_which_families_or_objectives_there_are(path:
     names |= {part for f in FAMILIES for each in f.objectives for part in each.parts}
     names |= {family.model_fields["kind"].default for family in FAMILIES}
     names -= set(INSTANCES)  # kinds of instances have some of these names too
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom):
             of = {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
             of = {each for each in of if each in modules or "rungwise.models.families" in each}
@@ -80,20 +86,20 @@ def test_the_walk_would_see_a_family_and_an_objective(tmp_path: Path) -> None:
         "from rungwise.models.losses.objectives import CAUSAL",
         "masks = kind in ('mlm', 'mlm_nsp')",
     ):
-        (tmp_path / "bad.py").write_text(code)
+        (tmp_path / f"{len(code)}.py").write_text(code)
         with pytest.raises(AssertionError):
             test_nothing_above_models_knows_which_families_or_objectives_there_are(
-                tmp_path / "bad.py"
+                tmp_path / f"{len(code)}.py"
             )
 
 
-def kind_tests(code: str) -> list[int]:
+def kind_tests(nodes: Iterable[ast.AST]) -> list[int]:
     """The lines that ask which kind of instances, or batch of it, they hold."""
     classes = {each.__name__ for kind in INSTANCES.values() for each in kind.__mro__}
     classes &= {each.__name__ for each in (Kind, *Kind.__subclasses__(), *INSTANCES.values())}
     classes |= {each.__name__ for each in (Batch, *Batch.__subclasses__())}
     lines: list[int] = []
-    for node in ast.walk(ast.parse(code)):
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass")) | ast.MatchClass():
                 names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
@@ -112,7 +118,7 @@ def kind_tests(code: str) -> list[int]:
 def test_nothing_outside_instances_asks_which_kind_it_holds() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.parent != PACKAGE / "instances":
-            assert kind_tests(path.read_text("utf-8")) == [], path
+            assert kind_tests(nodes_of(path)) == [], path
     for path in sorted(PACKAGE.rglob("*.j2")):
         assert not [kind for kind in INSTANCES if f'"{kind}"' in path.read_text("utf-8")], path
 
@@ -128,7 +134,7 @@ def test_nothing_outside_instances_asks_which_kind_it_holds() -> None:
     ],
 )
 def test_the_walk_would_see_a_kind(code: str) -> None:
-    assert kind_tests(code) == [1 + code.count("\n")]
+    assert kind_tests(ast.walk(ast.parse(code))) == [1 + code.count("\n")]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -163,35 +169,40 @@ RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", RESUMED)
 def test_killed_and_resumed_on_another_number_of_workers_a_run_ends_with_the_same_bits(
-    name: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """On as many logical workers; the first checkpoint has what the text has prepared."""
-    kind, model = RESUMED[name]
-    instances = make_instances(tmp_path / "instances", kind, documents=(60,))
     compute: dict[str, Any] = {"micro_batch_size": 2, "logical_workers": 2}
-    settings = require_gradient(
-        stage(
-            model,
-            steps=20,
-            global_batch_size=4,
-            optimizer={"learning_rate": 0.01},
-            precision="float32",
-            validation_instances=8,
-            log_every_steps=1,
-        ),
-        "steps",
-    )
-    two = together(2, settings, instances, tmp_path / "two", **compute)
-    together(2, settings, instances, tmp_path / "cut", killed_at=14, **compute)
-    resumed = run(settings, instances, tmp_path / "cut", **compute)
-    assert two is not None
-    assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1]
-    assert (resumed.data, resumed.history) == (two.data, two.history)
-    assert resumed.history[-1]["loss"] < resumed.history[0]["loss"]
-    mine, theirs = weights(tmp_path / "cut"), weights(tmp_path / "two")
-    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    compute["checkpoint_every_steps"] = 3
+    whole: dict[str, Shared] = {}
+    for name, (kind, model) in RESUMED.items():
+        instances = make_instances(tmp_path / name / "instances", kind, documents=(60,))
+        settings = require_gradient(
+            stage(
+                model,
+                steps=12,
+                global_batch_size=4,
+                optimizer={"learning_rate": 0.03},
+                precision="float32",
+                validation_instances=8,
+                log_every_steps=1,
+            ),
+            "steps",
+        )
+        whole[name] = Shared(settings, instances, tmp_path / name / "two", compute=compute)
+    cut = [
+        each._replace(output=each.output.with_name("cut"), killed_at=8) for each in whole.values()
+    ]
+    finished = in_turn(2, [*whole.values(), *cut])
+    for (name, each), two in zip(whole.items(), finished, strict=False):
+        output = each.output.with_name("cut")
+        resumed = run(each.settings, each.instances, output, **compute)
+        assert two is not None
+        assert [attempt["workers"] for attempt in resumed.attempts] == [2, 1], name
+        assert (resumed.data, resumed.history) == (two.data, two.history), name
+        assert resumed.history[-1]["loss"] < resumed.history[0]["loss"], name
+        assert_same_weights(each.output, output)
 
 
 def stage(model: dict[str, Any], **pretrain: Any) -> PretrainStageConfig:
@@ -283,7 +294,7 @@ def test_only_the_room_of_a_way_of_fitting_asks_which_it_is() -> None:
     ways = {block.__name__ for block in KINDS.values()}
     asked = set()
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
                 named = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
                 asked |= {str(path.relative_to(PACKAGE))} if named & ways else set()

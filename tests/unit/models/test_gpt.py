@@ -99,7 +99,7 @@ def test_residual_outputs_start_smaller_by_the_root_of_twice_the_layers():
         ("left_to_right", {"positions": "sinusoid"}),
     ],
 )
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), norm=st.sampled_from(["pre", "post"]))
 def test_packed_documents_are_as_if_each_were_alone(kind, changes, seed, norm):
     torch.manual_seed(seed)

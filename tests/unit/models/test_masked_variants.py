@@ -75,18 +75,24 @@ def texts(rows: Any) -> Iterator[tuple[int, Tensor]]:
             yield row, (number_T == number).nonzero().flatten()
 
 
+TEN_STEPS = {"pretrain.steps": 10, "pretrain.validation_every_steps": 5}
+
+
 @pytest.mark.parametrize(
-    ("objective", "kind"), [("permuted", "bert"), ("replaced_tokens", "modern_bert")]
+    ("instances", "objective", "kind"),
+    [(False, "permuted", "bert"), (True, "replaced_tokens", "modern_bert")],
+    indirect=["instances"],
 )
 def test_a_killed_run_goes_on_with_the_same_bits(
-    objective: str, kind: str, instances: Artifact, tmp_path: Path
+    instances: Artifact, objective: str, kind: str, tmp_path: Path
 ) -> None:
-    kill_and_resume(config("", kind, **{"pretrain.objective": objective}), instances, tmp_path)
+    settings = config("", kind, **{"pretrain.objective": objective}, **TEN_STEPS)
+    kill_and_resume(settings, instances, tmp_path, (7,))
 
 
 def test_a_killed_run_of_spans_goes_on_with_the_same_bits(spans: Artifact, tmp_path: Path) -> None:
-    settings = config("", "modern_bert", **{"pretrain.objective": "span_denoising"})
-    validation = kill_and_resume(settings, spans, tmp_path).validation
+    settings = config("", "modern_bert", **{"pretrain.objective": "span_denoising"}, **TEN_STEPS)
+    validation = kill_and_resume(settings, spans, tmp_path, (7,)).validation
     assert validation[-1]["loss"] < validation[0]["loss"]
 
 

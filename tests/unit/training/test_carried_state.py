@@ -1,6 +1,8 @@
 """Truncated backpropagation through time: a state carried over steps, workers and kills."""
 
+import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,12 @@ from rungwise.training.tensor_files import load_tensors
 from rungwise.training.throughput import Progress
 from tests.training_runs import (
     VOCAB,
+    Shared,
     assert_same_rows_and_losses,
     config,
+    in_turn,
     make_instances,
     run,
-    together,
 )
 from tests.unit.instances.test_order import line_of
 from tests.unit.models.test_awd_lstm import PLAIN
@@ -50,6 +53,7 @@ TINY = LstmConfig(num_layers=2, hidden_size=16, initializer_range=0.2)
 AWD = AwdLstmConfig(num_layers=2, hidden_size=16, embedding_size=12, initializer_range=0.2, **PLAIN)
 Recurring = LstmConfig | RnnConfig | AwdLstmConfig
 ELMAN = RnnConfig(num_layers=2, hidden_size=16, initializer_range=0.2, tied=False)
+MODELS: dict[str, Recurring] = {"lstm": TINY, "rnn": ELMAN, "awd": AWD}
 
 
 def recurrent(model: Recurring = TINY, /, **changes: Any) -> GradientFit:
@@ -64,17 +68,17 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return make_instances(tmp_path_factory.mktemp("blocks"), "causal", documents=(20, 13, 26))
 
 
-@pytest.fixture(scope="module", params=[TINY, ELMAN, AWD], ids=["lstm", "rnn", "awd"])
-def model(request: pytest.FixtureRequest) -> Recurring:
-    return request.param
-
-
 @pytest.fixture(scope="module")
 def alone(
-    model: Recurring, instances: Artifact, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Progress]:
-    output = tmp_path_factory.mktemp("alone")
-    return output, run(recurrent(model), instances, output)
+    instances: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Progress]:
+    """The run of a model in one process."""
+
+    @functools.cache
+    def make(name: str) -> Progress:
+        return run(recurrent(MODELS[name]), instances, tmp_path_factory.mktemp("alone"))
+
+    return make
 
 
 def blocks_of(instances: Artifact, split: str) -> list[list[list[int]]]:
@@ -118,12 +122,13 @@ class PlainStreams:
         return total / count, count
 
 
+@pytest.mark.parametrize("name", MODELS)
 def test_losses_are_those_of_a_plain_loop_over_the_same_streams(
-    model: Recurring, instances: Artifact, alone: tuple[Path, Progress]
+    name: str, instances: Artifact, alone: Callable[[str], Progress]
 ) -> None:
     settings = recurrent().pretrain
     torch.manual_seed(settings.seed)
-    module = model.build(VOCAB, CAUSAL)
+    module = MODELS[name].build(VOCAB, CAUSAL)
     optimizers = build_optimizers(module, settings.optimizer)
     by_shard = blocks_of(instances, "train")
     rows = [len(blocks) for blocks in by_shard]
@@ -152,7 +157,7 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_streams(
         losses.append(loss.item())
         tokens += count
     assert moved  # streams have gone on with another shard
-    _, progress = alone
+    progress = alone(name)
     assert [row["loss"] for row in progress.history] == pytest.approx(losses, rel=1e-6)
     assert progress.tokens == tokens
 
@@ -168,20 +173,19 @@ def test_losses_are_those_of_a_plain_loop_over_the_same_streams(
 
 
 def test_killed_in_the_second_epoch_and_resumed_with_other_workers_goes_on_in_every_lane(
-    model: Recurring, instances: Artifact, alone: tuple[Path, Progress], tmp_path: Path
+    instances: Artifact, alone: Callable[[str], Progress], tmp_path: Path
 ) -> None:
+    keys = {"checkpoint_every_steps": 2}  # one is written before the next begins
+    runs = {
+        name: Shared(recurrent(model), instances, tmp_path / name, compute=keys)
+        for name, model in MODELS.items()
+    }
     for world, step in ((3, 13), (2, 17)):
-        together(
-            world,
-            recurrent(model),
-            instances,
-            tmp_path,
-            killed_at=step,
-            checkpoint_every_steps=2,  # one is written before the next begins
-        )
-    resumed = run(recurrent(model), instances, tmp_path)
-    assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 1]
-    assert_same_rows_and_losses(alone[1], resumed)
+        in_turn(world, [each._replace(killed_at=step) for each in runs.values()])
+    for name, each in runs.items():
+        resumed = run(each.settings, instances, each.output)
+        assert [attempt["workers"] for attempt in resumed.attempts] == [3, 2, 1], name
+        assert_same_rows_and_losses(alone(name), resumed)
 
 
 def test_a_skipped_step_leaves_the_states_as_they_were(

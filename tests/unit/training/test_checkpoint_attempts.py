@@ -11,7 +11,9 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any, ClassVar
 
 import pytest
@@ -29,29 +31,43 @@ class Stopped(BaseException):
     """Ends an attempt as a kill does: it does nothing more to files."""
 
 
-class Attempt(threading.Thread):
+class Attempt:
     """Does `work`, but stops before each operation on files until `proceed` is called."""
 
     def __init__(self, number: int, work: Callable[[], int]) -> None:
-        super().__init__(daemon=True)
         self.number = number  # the random part of its name
-        self.seen: list[object] = []  # what its operations read: determines what it does next
-        self.going = True
-        self.saved = 0  # the step that it has saved
         self._work = work
-        self._killed = False
-        self._go, self._reached = threading.Semaphore(0), threading.Semaphore(0)
 
-    def run(self) -> None:
+    def _do_work(self) -> int:
+        """The step that it has saved."""
         HERE.attempt = self
         try:
-            self.saved = self._work()
+            return self._work()
         except (Stopped, RungwiseError, OSError):  # what it writes or reads may go
-            pass
+            return 0
         finally:
             HERE.attempt = None
-            self.going = False
-            self._reached.release()
+
+
+class Threaded(Attempt):
+    """Of any operations: in a thread, from the start each time."""
+
+    def launch(self) -> None:
+        self.known: tuple[object, ...] = ()  # what it has read: determines what it does next
+        self.going = True
+        self.saved = 0
+        self._killed = False
+        self._go, self._reached = threading.Lock(), threading.Lock()
+        for lock in (self._go, self._reached):
+            lock.acquire()
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self._reached.acquire()
+
+    def _run(self) -> None:
+        self.saved = self._do_work()
+        self.going = False
+        self._reached.release()
 
     def take_turn(self, operation: Callable[[], Any]) -> Any:
         """Called in the thread: the result of an operation, once it is this attempt's turn."""
@@ -62,15 +78,11 @@ class Attempt(threading.Thread):
         try:
             result = operation()
         except OSError as error:
-            self.seen.append(error.errno)
+            self.known += (error.errno,)
             raise
         # Others, such as the number of an open file, decide nothing.
-        self.seen.append(str(result) if isinstance(result, bool | bytes | list) else None)
+        self.known += (str(result) if isinstance(result, bool | bytes | list) else None,)
         return result
-
-    def launch(self) -> None:
-        self.start()
-        self._reached.acquire()
 
     def proceed(self) -> None:
         self._go.release()
@@ -80,14 +92,74 @@ class Attempt(threading.Thread):
         self._killed = True
         while self.going:
             self.proceed()
-        self.join()
+        self._thread.join()
+
+
+@dataclass(eq=False)
+class Known:
+    """The results of an attempt's operations so far; and what they make it do next, if anything."""
+
+    results: list[Any]
+    next: Callable[[], Any] | None = None
+    saved: int = 0
+    later: dict[str, "Known"] = field(default_factory=dict)
+
+
+class Remembered(Attempt):
+    """Of operations whose results are plain values, and that are all of the work that others see:
+    it is done, up to the next operation, once for the results so far."""
+
+    def __init__(self, number: int, work: Callable[[], int]) -> None:
+        super().__init__(number, work)
+        self._first = self._find_out([])
+
+    @property
+    def going(self) -> bool:
+        return self.known.next is not None
+
+    @property
+    def saved(self) -> int:
+        return self.known.saved
+
+    def launch(self) -> None:
+        self.known = self._first
+
+    def take_turn(self, operation: Callable[[], Any]) -> Any:
+        """Called by the work: the result that is known, else this is what it does next."""
+        if self._left:
+            result = self._left.pop()
+            if isinstance(result, OSError):
+                raise result.with_traceback(None)
+            return result
+        self.known.next = self.known.next or operation
+        raise Stopped
+
+    def proceed(self) -> None:
+        assert self.known.next is not None
+        try:
+            result = self.known.next()
+        except OSError as error:
+            result = error
+        later, name = self.known.later, repr(result)
+        if name not in later:
+            later[name] = self._find_out([*self.known.results, result])
+        self.known = later[name]
+
+    def _find_out(self, results: list[Any]) -> Known:
+        self.known = Known(results)
+        self._left = results[::-1]
+        self.known.saved = self._do_work()
+        return self.known
+
+    def kill(self) -> None:
+        """Nothing of it is at work."""
 
 
 HERE = threading.local()
 
 
 def take_turn(operation: Callable[[], Any]) -> Any:
-    attempt: Attempt | None = getattr(HERE, "attempt", None)
+    attempt: Threaded | Remembered | None = getattr(HERE, "attempt", None)
     return operation() if attempt is None else attempt.take_turn(operation)
 
 
@@ -149,6 +221,8 @@ class MemoryFolder(Folder):
 class Bucket:
     """A bucket in memory, which can be set back."""
 
+    attempt = Remembered
+
     def __init__(self, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(MemoryFolder, "scratch", scratch)
         monkeypatch.setattr(MemoryFolder, "objects", {})
@@ -184,6 +258,7 @@ class Directory:
     removes, renames or lists something, or looks at a file, is a turn of the attempt that calls it;
     what it does to a temporary file belongs to the turn before."""
 
+    attempt = Threaded
     CHANGES = ("mkdir", "rmdir", "unlink", "remove")
     LOOKS = ((os, "stat"), (os, "open"), (io, "open"), (builtins, "open"))
 
@@ -318,7 +393,15 @@ def test_in_every_order_of_two_attempts_what_was_saved_stays(
         store.mark()
         sound: dict[tuple[str, ...], int] = {}
 
-        def check(attempts: list[Attempt], order: list[int]) -> tuple[object, list[int]]:
+        works = [begin_and_save(folder, step) for step in steps]
+        if numbers is None:
+            works[0] = save_again(resumed, steps[0])
+        attempts = [
+            place.attempt(number, work)
+            for number, work in zip(numbers or (7, 7), works, strict=True)
+        ]
+
+        def check(order: list[int]) -> tuple[object, list[int]]:
             """What would stay if both were killed now; the state, and who goes on."""
             going = [number for number in (0, 1) if attempts[number].going]
             names = store.names()
@@ -329,24 +412,18 @@ def test_in_every_order_of_two_attempts_what_was_saved_stays(
             if numbers is None and 1 not in going:
                 assert saved[1], order
             assert going or any(saved), order
-            return (names, *(tuple(attempt.seen) for attempt in attempts)), going
+            return (names, *(attempt.known for attempt in attempts)), going
 
         states: set[object] = set()
         orders: list[list[int]] = [[]]
         while orders:  # each from the start to a state that is known, the others put aside
             order = orders.pop()
             store.set_back()
-            works = [begin_and_save(folder, step) for step in steps]
-            if numbers is None:
-                works[0] = save_again(resumed, steps[0])
-            attempts = [
-                Attempt(number, work) for number, work in zip(numbers or (7, 7), works, strict=True)
-            ]
             for attempt in attempts:
                 attempt.launch()
             for number in order:
                 attempts[number].proceed()
-            state, going = check(attempts, order)
+            state, going = check(order)
             while state not in states:
                 states.add(state)
                 if not going:
@@ -354,7 +431,7 @@ def test_in_every_order_of_two_attempts_what_was_saved_stays(
                 orders += [[*order, number] for number in going[1:]]
                 order = [*order, going[0]]
                 attempts[going[0]].proceed()
-                state, going = check(attempts, order)
+                state, going = check(order)
             for attempt in attempts:
                 attempt.kill()
     assert len(states) > 1000

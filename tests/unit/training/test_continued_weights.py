@@ -42,7 +42,8 @@ ALONE = Worker(Group(0, 1, torch.device("cpu")), ComputeConfig(micro_batch_size=
 HEADS = {"bert.pooler.weight", "bert.pooler.bias", "nsp.weight", "nsp.bias"}
 # A step that changes no weight: float32 has no room for what it would add.
 STANDING: dict[str, Any] = {"pretrain.steps": 1, "pretrain.optimizer.learning_rate": 1e-30}
-MLM = {"pretrain.objective": "mlm"}
+FEW: dict[str, Any] = {"pretrain.steps": 3}
+MLM = {"pretrain.objective": "mlm", **FEW}
 
 
 def kept(root: Path, stage: str, fingerprint: str, made: dict[str, Any]) -> Artifact:
@@ -108,7 +109,7 @@ def instances(root: Path) -> Artifact:
 
 @pytest.fixture(scope="module")
 def general(root: Path, instances: Artifact) -> Artifact:
-    return pretrained(root, config(), instances, "aaaa")
+    return pretrained(root, config(**FEW), instances, "aaaa")
 
 
 def of(pretrain: Artifact) -> dict[str, torch.Tensor]:
@@ -147,7 +148,7 @@ def test_a_model_is_converted_to_another_way_of_reading(
         kinds = settings(name).objective.reads
         return instances_of(tmp_path, kind=kinds[-1] if name == "mlm" else kinds[0])
 
-    first = pretrained(tmp_path, settings(before), rows(before), "aaaa")
+    first = pretrained(tmp_path, settings(before, **FEW), rows(before), "aaaa")
     further = settings(after, **STANDING, **{"pretrain.seed": 5})
     inputs = {"instances": rows(after), "initial": first}
     check_fit(further, inputs, ComputeConfig())
@@ -174,13 +175,14 @@ def test_a_model_is_converted_to_another_way_of_reading(
 def test_a_killed_further_run_goes_on_from_its_own_checkpoint_and_not_from_the_start(
     general: Artifact, instances: Artifact, tmp_path: Path
 ) -> None:
-    undisturbed = run(config(), instances, tmp_path / "a", initial=general)
+    settings = config(**{"pretrain.steps": 8})
+    undisturbed = run(settings, instances, tmp_path / "a", initial=general)
     others = Artifact("pretrain", "", Folder.at(tmp_path / "others"), general.record)
     save_tensors(others.folder, MODEL, {n: torch.zeros_like(t) for n, t in of(general).items()})
     with pytest.raises(Killed):
-        run(config(), instances, tmp_path / "b", report=KilledAt(8), initial=general)
+        run(settings, instances, tmp_path / "b", report=KilledAt(7), initial=general)
     # If the weights it began with came in again, they would now be zeros.
-    resumed = run(config(), instances, tmp_path / "b", initial=others)
+    resumed = run(settings, instances, tmp_path / "b", initial=others)
     assert resumed == undisturbed
     assert_same_weights(tmp_path / "a", tmp_path / "b")
 
@@ -246,7 +248,7 @@ def test_what_cannot_go_on_is_refused(root: Path, general: Artifact, instances: 
 
     sentences = pretrained(
         root,
-        config(**{"pretrain.objective": "simcse"}),
+        config(**FEW, **{"pretrain.objective": "simcse"}),
         instances_of(root, kind="masked_blocks"),
         "ssss",
     )

@@ -104,9 +104,9 @@ def test_the_steps_that_a_longer_run_takes_too_by_hand(changes: Any, steps: int)
 @pytest.mark.parametrize(
     ("first", "then", "begins"),
     [
-        ((30, 0), (45, 10), 30),  # prolonged from the plateau
-        ((30, 10), (45, 10), 20),  # its decay is not shared, the end of its plateau is kept
-        ((30, 0), (25, 5), 20),  # decayed from a checkpoint on the way
+        ((12, 0), (18, 4), 12),  # prolonged from the plateau
+        ((12, 4), (18, 4), 8),  # its decay is not shared, the end of its plateau is kept
+        ((12, 0), (10, 2), 8),  # decayed from a checkpoint on the way
     ],
 )
 def test_a_prolonged_run_ends_as_an_undisturbed_one_and_trains_no_step_twice(
@@ -114,7 +114,8 @@ def test_a_prolonged_run_ends_as_an_undisturbed_one_and_trains_no_step_twice(
 ) -> None:
     first, then = of(*first), of(*then)
     root = Folder.at(tmp_path / "root")
-    done = trained(root, first, instances, keep_checkpoint_every_steps=10)
+    every = {"checkpoint_every_steps": 4, "keep_checkpoint_every_steps": 4}
+    done = trained(root, first, instances, **every)
     row = plan(stages(then), root, "toy")[1]
     assert row.reason == f"goes on from step {begins} of toy-{done.fingerprint}"
     inputs = {"instances": stages(then)[0].fingerprint}

@@ -16,9 +16,11 @@ from rungwise.training.feed import DataPhase, Phase, data_hash
 from rungwise.training.parallel import Group, Worker
 from rungwise.training.throughput import Progress
 from tests.training_runs import (
+    Shared,
     assert_same_rows_and_losses,
     assert_same_weights,
     config,
+    in_turn,
     make_instances,
     run,
     together,
@@ -91,26 +93,39 @@ def test_200_steps_over_one_two_and_three_workers_have_the_losses_of_one(
 
 
 @pytest.mark.parametrize(
-    ("way", "changes"),
+    ("world", "ways"),
     [
-        ("ddp on 3", {"model.dropout": 0.1}),
-        ("fsdp on 3", {}),
-        pytest.param("fsdp on 2", {"pretrain.optimizer.kind": "muon"}, marks=pytest.mark.slow),
+        (3, {"ddp on 3": {"model.dropout": 0.1}, "fsdp on 3": {}}),
+        pytest.param(2, {"fsdp on 2": {"pretrain.optimizer.kind": "muon"}}, marks=pytest.mark.slow),
     ],
 )
 def test_workers_that_were_killed_end_with_the_bits_of_undisturbed_ones(
-    instances: Artifact, tmp_path: Path, way: str, changes: dict[str, object]
+    instances: Artifact, tmp_path: Path, world: int, ways: dict[str, dict[str, object]]
 ) -> None:
-    world, compute = WAYS[way]
-    settings = config(**changes)
-    straight, broken = tmp_path / "straight", tmp_path / "broken"
-    undisturbed = together(world, settings, instances, straight, **compute)
-    together(world, settings, instances, broken, killed_at=14, **compute)
-    resumed = together(world, settings, instances, broken, **compute)
-    assert resumed is not None
-    assert resumed.attempts[-1]["step"] in (5, 10)
-    assert resumed == undisturbed
-    assert_same_weights(straight, broken)
+    """The processes in which one goes on are those in which the next is killed."""
+    straight = [
+        Shared(
+            config(**{"pretrain.steps": 12}, **changes),
+            instances,
+            tmp_path / way,
+            compute={"checkpoint_every_steps": 3, **WAYS[way][1]},
+        )
+        for way, changes in ways.items()
+    ]
+    ended: list[Progress | None] = []
+    begin = straight
+    for each in straight:
+        broken = each._replace(output=each.output.with_suffix(".broken"), killed_at=8)
+        *more, _ = in_turn(world, [*begin, broken])
+        ended += more
+        begin = [broken._replace(killed_at=None)]
+    ended += in_turn(world, begin)
+    for place, each in enumerate(straight):
+        undisturbed, resumed = ended[place], ended[len(straight) + place]
+        assert resumed is not None
+        assert resumed.attempts[-1]["step"] in (3, 6), each.output
+        assert resumed == undisturbed, each.output
+        assert_same_weights(each.output, each.output.with_suffix(".broken"))
 
 
 @pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
