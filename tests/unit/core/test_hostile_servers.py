@@ -113,6 +113,8 @@ def serving(answer: Answer, part: str) -> Iterator[str]:
 
     is_over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        # Else a call that was left has megabytes to read while other tests run.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
         thread = threading.Thread(target=accept)
         thread.start()
         host, port = listening.getsockname()
