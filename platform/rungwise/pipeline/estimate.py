@@ -8,6 +8,7 @@ slower or faster by a matrix product and, once stages are built below a root, by
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import time
@@ -307,6 +308,7 @@ def _read_works(root: Folder) -> Iterator[tuple[Work, float]]:
                     yield Work(*pair), artifact.record["seconds"]
 
 
+@functools.cache
 def core_rate() -> float:
     """Operations per second of a matrix product on one core."""
     threads = torch.get_num_threads()

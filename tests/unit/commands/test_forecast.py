@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from rungwise.forecast import curves
 from rungwise.forecast.curves import Point
 from rungwise.pipeline import loading
 from rungwise.pipeline.loading import LoadedCurve
@@ -31,6 +32,17 @@ def count_recipe(folder: Path, **blocks: Any) -> dict[str, Any]:
     blocks |= {"measure": {"perplexity": {"kind": "perplexity"}}}
     corpus = write_corpus(folder / "text", documents=3)
     return small_recipe(folder / "root", corpus, **blocks)
+
+
+draw, drawn = curves.draw_curves, dict[str, dict[str, curves.Curves]]()
+
+
+def draw_once(points: list[Point], priors: curves.Priors) -> dict[str, curves.Curves]:
+    """The real curves, of which most commands here draw the same."""
+    key = repr((points, priors))
+    if key not in drawn:
+        drawn[key] = draw(points, priors)
+    return drawn[key]
 
 
 @pytest.fixture
@@ -61,6 +73,7 @@ def ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = LoadedCurve(points, names, {"lsa": "its loss is none of tokens"}, words=5e5)
     made.names["lsa"] = "LSA"
     monkeypatch.setattr(loading, "load_curve", lambda *_: made)
+    monkeypatch.setattr(curves, "draw_curves", draw_once)
     return write_recipe(tmp_path / "ladder.yaml", recipe)
 
 

@@ -209,11 +209,7 @@ def of_listing(**changes: Any) -> Lie:
         ("_tree", of_listing(size="many"), "with sizes and digests"),
         ("_tree", of_listing(size=-1), "with sizes and digests"),
         ("_tree", of_listing(size=10**18), "no room for its 1,000"),
-        (
-            "_tree",
-            lambda entries: entries * 400_000,
-            "expected at most 67,108,864 bytes, found more",
-        ),
+        ("_tree", lambda entries: entries * 8_000, "expected at most 1,048,576 bytes, found more"),
         ("_tree", of_listing(size=3), "expected at most 3 bytes, found more"),
         ("_tree", of_listing(size=5), "not the size that it lists"),
     ],
@@ -226,6 +222,7 @@ def test_a_hub_that_lies_writes_nothing_and_is_named(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("rungwise.core.storage.hub._MOST_ANSWER_BYTES", 1 << 20)
     server.push("datasets/org/name", {"x.txt": b"text"})
     said = getattr(server, method)
     monkeypatch.setattr(server, method, lambda *arguments: lie(said(*arguments)))

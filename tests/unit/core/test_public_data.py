@@ -1,6 +1,7 @@
 """Public data sets: the list, downloads that break, and files made of what is published."""
 
 import errno
+import functools
 import gzip
 import hashlib
 import html
@@ -286,6 +287,7 @@ def _cut(items: list[str], parts: int) -> list[list[str]]:
     return [items[at : at + size] for at in range(0, parts * size, size)]
 
 
+@functools.cache
 def _imdb(real_data: Path) -> bytes:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz") as archive:

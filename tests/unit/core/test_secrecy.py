@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rungwise.__main__ import main
@@ -22,6 +22,7 @@ from rungwise.core.exit_codes import run_command
 from rungwise.core.stages import artifact as artifacts
 from rungwise.core.stages.stage import Context
 from rungwise.core.storage.folder import Folder
+from rungwise.core.tracking import sender
 from rungwise.core.tracking.tracker import Tracker
 from rungwise.corpus.summary import CORPUS
 from rungwise.pipeline.recipe import Recipe
@@ -36,19 +37,18 @@ PRINTABLE = "".join(set(string.printable) - set(string.whitespace) - set("\"'<>`
 PLAIN = st.text(string.ascii_letters + string.digits, min_size=1, max_size=8)
 
 
-@pytest.mark.parametrize("marked", TEXTS["secrets"])
-def test_a_secret_is_cut_whatever_its_form(marked: str) -> None:
-    text = marked.replace("⟪", "").replace("⟫", "")
-    for before in ("", "a line before\n"):
+@pytest.mark.parametrize("before", ["", "a line before\n"])
+def test_a_secret_is_cut_whatever_its_form(before: str) -> None:
+    for marked in TEXTS["secrets"]:
+        text = marked.replace("⟪", "").replace("⟫", "")
         shown = redact(f"{before}{text}")
-        assert not [part for part in re.findall("⟪(.*?)⟫", marked) if part in shown]
-        assert shown.startswith(before)
-        assert redact(shown) == shown
+        assert not [part for part in re.findall("⟪(.*?)⟫", marked) if part in shown], marked
+        assert shown.startswith(before), marked
+        assert redact(shown) == shown, marked
 
 
-@pytest.mark.parametrize("text", TEXTS["innocent"])
-def test_what_is_no_secret_stays_byte_for_byte(text: str) -> None:
-    assert redact(text) == text
+def test_what_is_no_secret_stays_byte_for_byte() -> None:
+    assert [text for text in TEXTS["innocent"] if redact(text) != text] == []
 
 
 @given(
@@ -81,10 +81,10 @@ def test_a_password_is_cut_alone(scheme: str, user: str, password: str, path: st
     ],
 )
 def test_cutting_takes_time_linear_in_the_text(part: str) -> None:
-    """A search that is quadratic would take minutes for one of these."""
+    """A search that is quadratic would take half a minute for one of these."""
     began = time.process_time()
-    redact(part * (500_000 // len(part)))
-    assert time.process_time() - began < 20
+    redact(part * (200_000 // len(part)))
+    assert time.process_time() - began < 4
 
 
 def test_data_keeps_its_keys_and_other_values() -> None:
@@ -128,6 +128,7 @@ FREE_TEXT = FREE_TEXT.filter(lambda text: "\0" not in text and text.isprintable(
 
 
 @pytest.mark.parametrize("key", ["text_field", "licence"])
+@settings(max_examples=50)
 @given(texts=st.lists(FREE_TEXT, min_size=2, max_size=5, unique=True))
 @example(texts=["author:title@conf", "author:text@conf"])
 def test_texts_that_differ_give_fingerprints_that_differ(key: str, texts: list[str]) -> None:
@@ -197,9 +198,9 @@ def test_a_credential_in_a_recipe_is_refused_at_its_key(keys: Any, message: str)
     assert "0f1e2d3c" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [*LABELS, "author:text@conf", *TEXTS["innocent"]])
-def test_text_that_only_looks_like_a_secret_is_no_credential(text: str) -> None:
-    assert find_credential({"a": [text]}) is None
+def test_text_that_only_looks_like_a_secret_is_no_credential() -> None:
+    for text in (*LABELS, "author:text@conf", *TEXTS["innocent"]):
+        assert find_credential({"a": [text]}) is None, text
 
 
 SIGNED_SOURCE = f"s3://bucket-of-nobody/x.txt{SIGNED[SIGNED.index('?') :]}"
@@ -258,7 +259,11 @@ def _fail(error: Exception) -> int:
     raise error
 
 
-def test_a_spool_holds_no_secret_and_what_is_read_back_to_the_letter(tmp_path: Path) -> None:
+def test_a_spool_holds_no_secret_and_what_is_read_back_to_the_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A server that is away; else the thread would still import MLflow while other tests run.
+    monkeypatch.setattr(sender, "open_store", lambda uri: _fail(ConnectionError(uri)))
     texts = [text.replace("⟪", "").replace("⟫", "") for text in TEXTS["secrets"]]
     tracker = Tracker("http://u:s3cr3t-000@127.0.0.1:9", "x", tmp_path / "spool")
     file = str(tmp_path / "password=hunter2" / "page.html")

@@ -50,7 +50,7 @@ def test_a_folder_that_empties_under_a_reader_is_empty(folder: Folder) -> None:
     with ThreadPoolExecutor(1) as pool:
         writer = pool.submit(fill_and_empty)
         try:
-            for _ in range(60):
+            for _ in range(20):
                 folder.names()
                 assert set(folder.subfolders()) <= {"x"}
                 assert folder.files() == []

@@ -102,16 +102,21 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
 def _parse(text: str, what: str, name: str) -> Any:
     """Read YAML as JSON data. Raises ConfigError about `what` that says where in `name`."""
     try:
-        loader = _Loader(text)
-        loader.name = name
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if _count_nodes(node, {}) > _MOST_NODES:
-            raise yaml.YAMLError(f"its aliases stand for more than {_MOST_NODES:,} values")
-        return json.loads(json.dumps(loader.construct_document(node)))
+        return json.loads(_to_json(text, name))
     except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
         raise ConfigError(f"{what} is not YAML: {' '.join(str(error).split())}") from error
+
+
+@functools.lru_cache(128)  # recipes are read again and again, and slowly
+def _to_json(text: str, name: str) -> str:
+    loader = _Loader(text)
+    loader.name = name
+    node = loader.get_single_node()
+    if node is None:
+        return "null"
+    if _count_nodes(node, {}) > _MOST_NODES:
+        raise yaml.YAMLError(f"its aliases stand for more than {_MOST_NODES:,} values")
+    return json.dumps(loader.construct_document(node))
 
 
 def _count_nodes(node: yaml.Node, counts: dict[yaml.Node, int]) -> int:
