@@ -537,9 +537,6 @@ class Schedule:
 
     def _start(self, name: str, board: Any) -> None:
         """Start a pending stage if its inputs are finished, there is room and the lease is free."""
-        is_full = len(self._running) >= self._build.compute.max_concurrent_stages
-        if is_full and not self._errors and not self._failed_before:
-            return  # at once, since it is asked at every poll
         row, display = self._pending[name], self._build.display
         inputs = {key: source.display_name for key, source in row.stage.inputs.items()}
         for source in inputs.values():
@@ -549,7 +546,9 @@ class Schedule:
                 del self._pending[name]
                 display.show(name, "not built", f"it needs {failed}, which failed")
                 return
-        if is_full or any(source not in self.finished for source in inputs.values()):
+        if len(self._running) >= self._build.compute.max_concurrent_stages:
+            return
+        if any(source not in self.finished for source in inputs.values()):
             return
         unfinished = [*self._pending.values(), *(job.row for job in self._running.values())]
         if any(row.stage.continues(other.stage) for other in unfinished):
