@@ -93,7 +93,7 @@ def no_tracking_address() -> Iterator[None]:
     if "mlflow" in sys.modules:
         import mlflow  # which waits for a thread that has begun to import it
 
-        mlflow.set_tracking_uri(None)
+        mlflow.set_tracking_uri(None)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture

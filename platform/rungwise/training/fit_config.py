@@ -184,7 +184,6 @@ PretrainConfig = Annotated[
 ]
 _BLOCKS: list[type[Fitting]] = union_members(PretrainConfig)
 KINDS = {str(block_kind(block)): block for block in _BLOCKS}
-_FITTING: dict[type[Family], str] = {}  # the kind that fits: asking a protocol takes long
 
 FittingT = TypeVar("FittingT", bound=Fitting)
 
@@ -232,11 +231,8 @@ def refuse_other_kind(pretrain: Any, model: Family | None) -> Any:
 
 def fitting_kind(model: Family) -> str:
     """Return the kind of `pretrain` that fits a family: gradient, if no other does."""
-    if (family := type(model)) not in _FITTING:
-        own = (kind for kind, block in KINDS.items() if block.fits is not Family)
-        fitting = (kind for kind in own if isinstance(model, KINDS[kind].fits))
-        _FITTING[family] = next(fitting, "gradient")
-    return _FITTING[family]
+    own = (kind for kind, block in KINDS.items() if block.fits is not Family)
+    return next((kind for kind in own if isinstance(model, KINDS[kind].fits)), "gradient")
 
 
 def with_objective(pretrain: FittingT, model: Family) -> FittingT:
