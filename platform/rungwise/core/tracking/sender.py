@@ -304,12 +304,13 @@ class Sender:
     def _metrics(self, run_id: str, event: Event) -> None:
         from mlflow.entities import Metric
 
-        points: dict[tuple[str, int], Metric] = {}
+        steps, points = self._steps[run_id], dict[tuple[str, int], Metric]()
+        if new := {acceptable_name(name) for name, *_ in event["points"]} - steps.keys():
+            present = self._client.get_run(run_id).data.metrics
+            steps |= {name: self._read_steps(run_id, name) for name in new & present.keys()}
         for name, value, time_ms, step in event["points"]:
             name = acceptable_name(name)
-            if name not in self._steps[run_id]:
-                self._steps[run_id][name] = self._read_steps(run_id, name)
-            if step not in self._steps[run_id][name]:
+            if step not in steps.setdefault(name, set()):
                 points.setdefault((name, step), Metric(name, value, time_ms, step))
         try:
             accepted = self._log(run_id, "metrics", list(points.values()))
@@ -318,7 +319,7 @@ class Sender:
             self._steps.pop(run_id, None)
             raise
         for point in accepted:
-            self._steps[run_id][point.key].add(point.step)
+            steps[point.key].add(point.step)
 
     def _read_steps(self, run_id: str, name: str) -> set[int]:
         return {point.step for point in self._client.get_metric_history(run_id, name)}
