@@ -154,7 +154,7 @@ def test_a_driver_that_was_cut_off_learns_that_its_lease_was_taken_over(
     assert folder.names() == []
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [50, pytest.param(2000, marks=pytest.mark.slow)])
 def test_no_two_have_a_lease_of_killed_holders_at_once(tmp_path: Path, count: int) -> None:
     command = [sys.executable, "-m", "tests.lease_takeovers", str(tmp_path), str(count)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

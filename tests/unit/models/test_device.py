@@ -21,11 +21,11 @@ def steps(count, numbers, blocks):
             held.pop()
 
 def measure(numbers, blocks):
-    steps(20, numbers, blocks)
+    steps(10, numbers, blocks)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    steps(40, numbers, blocks)
+    steps(12, numbers, blocks)
     cleared = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    print(cleared * resource.getpagesize() / (40 * 4 * numbers * blocks))
+    print(cleared * resource.getpagesize() / (12 * 4 * numbers * blocks))
 
 measure(1 << 24, 1)
 thread = threading.Thread(target=measure, args=(1 << 20, 20))
