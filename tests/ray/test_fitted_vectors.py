@@ -1,5 +1,6 @@
 """Word vectors as users run them: text to vectors that gensim loads, killed in between."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,11 @@ TABLES = ("word2vec", "glove", "lsa")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, ray_session: None, empty_store: Path) -> Path:
     folder = tmp_path_factory.mktemp("vectors")
-    corpus = write_corpus(folder / "text", documents=30)
+    corpus = write_corpus(folder / "text", documents=15)
+    (folder / "root").mkdir()
+    shutil.copy(empty_store, folder / "root")  # one is made in test_workflow.py
     for name, blocks in RUNGS.items():
         words = {"kind": "word", "vocab_size": 200, "min_frequency": 1}
         recipe = small_recipe(folder / "root", corpus, name=name, tokenizer=words, **blocks)

@@ -1,6 +1,7 @@
 """A ladder as one command: rungs that count and rungs that learn, asked, judged and drawn."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ PAIRS = {
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
-def test_a_ladder_from_text_to_verdicts(tmp_path: Path) -> None:
+def test_a_ladder_from_text_to_verdicts(empty_store: Path, tmp_path: Path) -> None:
+    (tmp_path / "artifacts").mkdir()
+    shutil.copy(empty_store, tmp_path / "artifacts")  # one is made in test_workflow.py
     corpus = write_corpus(tmp_path / "corpus", documents=24)
     gradient = small_recipe(tmp_path, corpus)["pretrain"]
     gradient["optimizer"]["schedule"] = SCHEDULE
