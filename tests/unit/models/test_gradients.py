@@ -84,8 +84,8 @@ def test_any_split_gives_the_same_loss_and_gradient(kind, cuts, seed):
     assert merged.metrics() == pytest.approx(whole.metrics(), rel=1e-12)
 
 
-# Each body and each head is in one of these or in llama; the others have them in another pairing. The backward
-# is a graph too for llama, as for all that tests/unit/training/test_gpu_step.py compiles.
+# Each body and each head is in one of these or in llama; the others pair them otherwise. The
+# backward is a graph too for llama, as for all that tests/unit/training/test_gpu_step.py compiles.
 COMPILED = ("mlm_nsp", "modern_bert", "bidirectional")
 
 
