@@ -136,10 +136,7 @@ def test_every_family_and_objective_of_a_compiled_run_is_among_these() -> None:
 
 
 CASES = [(name, ways) for name in (*FAMILIES, "packed") for ways in ("whole", "by parts")]
-QUICK = [
-    *(("packed", "whole"), ("bert_causal_and_masked", "whole")),
-    *(("mlm_nsp", "by parts"), ("causal", "by parts")),
-]
+QUICK = [("packed", "whole"), ("bert_causal_and_masked", "whole"), ("mlm_nsp", "by parts")]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +146,9 @@ QUICK = [
 def test_no_dense_mask_no_head_outside_no_new_graph(watch: Watch, name: str, way: str) -> None:
     """Of ragged rows, step after step. With several workers there are more graphs and no breaks."""
     family, kind = FAMILIES["mlm" if name == "packed" else name]
-    batches = [micro_batch(family, kind, seed, name == "packed") for seed in range(4)]
+    # A whole graph is for every size from the first, so it needs no second step.
+    seeds = range(2 if way == "whole" else 4)
+    batches = [micro_batch(family, kind, seed, name == "packed") for seed in seeds]
     with FakeTensorMode():
         step = made(family, kind, 1 if way == "whole" else 2)
         frames = taken(step, batches, watch)

@@ -169,7 +169,8 @@ def test_a_causal_model_is_judged_by_bits_per_byte(tmp_path: Path) -> None:
     assert last["lm_loss"] < progress.validation[0]["lm_loss"] - 0.1
 
 
-@pytest.mark.parametrize("kind", ["masked_pairs", "causal"])
+# Of pairs, tests/unit/training/test_gpu_step.py takes ragged rows and counts graphs as well.
+@pytest.mark.parametrize("kind", [pytest.param("masked_pairs", marks=pytest.mark.slow), "causal"])
 def test_graphs_are_made_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """With ragged rows and validation in between, and three micro-batches a step."""
     instances = make_instances(tmp_path / "instances", kind)
