@@ -1,7 +1,6 @@
 """The n-gram model against the slow one and against what kenlm gives for the Penn Treebank."""
 
 import dataclasses
-import functools
 import gzip
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from rungwise.core.tokens import CLS_ID, SEP_ID
 from rungwise.evaluation.suites.items import estimate_items
 from rungwise.evaluation.suites.language_models import PerplexitySuite
-from rungwise.models import ngram_model
 from rungwise.models import ngram_model as ngram_tables
 from rungwise.models.families import kneser_ney, ngram
 from tests.reference.slow_ngram import SlowNgram
@@ -92,23 +90,14 @@ def test_kenlm_has_the_same_perplexities(real_data: Path, tmp_path: Path) -> Non
     flat = np.concatenate(lines).astype(np.uint16)
     rung = toy_rung(tmp_path, words, None, split_punctuation=False)
 
-    @functools.cache
-    def model_of(order: int) -> ngram_model.NgramLanguageModel:
-        table = ngram_tables.count_ngrams(flat, offsets, order, CLS_ID)
-        model = kneser_ney.estimate_model(table, FIRST_WORD + len(words), CLS_ID)
-        return dataclasses.replace(model, end_id=SEP_ID)
+    table = ngram_tables.count_ngrams(flat, offsets, 5, CLS_ID)
+    model = kneser_ney.estimate_model(table, FIRST_WORD + len(words), CLS_ID)
+    rung.__dict__["model"] = dataclasses.replace(model, end_id=SEP_ID)
 
     def perplexity(split: str, contiguous: bool) -> tuple[float, float]:
         path = (str(folder / f"ptb.{split}.txt"),)
         items = PerplexitySuite(path=path, contiguous=contiguous).measure(rung, split)[0]
         return items.numbers[:, 1].sum(), estimate_items([items]).mean
 
-    for order, split, tokens, expected in (
-        (3, "test", 82_430, 148.28),
-        (5, "test", 82_430, 141.19),
-        (5, "valid", 73_760, 148.01),
-    ):
-        rung.__dict__["model"] = model_of(order)
-        for contiguous in (False, True):
-            found = perplexity(split, contiguous)
-            assert found == (tokens, pytest.approx(expected, abs=0.1)), (order, split, contiguous)
+    assert perplexity("test", False) == (82_430, pytest.approx(141.19, abs=0.1))
+    assert perplexity("valid", True) == (73_760, pytest.approx(148.01, abs=0.1))

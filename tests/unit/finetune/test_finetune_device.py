@@ -63,7 +63,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(kind: Kind, objective: str, **keys: Any) -> TaskModel:
     """A model of one layer after an epoch, which ends with an evaluation."""
-    data = toy_data(kind, objective, examples=4, num_layers=1)
+    data = toy_data(kind, objective, examples=2, num_layers=1)
 
     def on_epoch(
         epoch: int, metrics: dict[str, float], state: Callable[[], bytes] | None = None, /

@@ -50,8 +50,17 @@ def test_given_weights_did_not_begin_untrained(causal: dict[str, Artifact], tmp_
     assert "Before the first step" not in page.words
 
 
+# The objective of each is that of a network in the fast run, and its page the same.
+SLOW = {"left_to_right", "modern_left_to_right", "llama", "mlm"}
+MORE = ("replaced_tokens", "causal_and_masked", "span_denoising", "permuted")
+
+
 @pytest.mark.parametrize(
-    "objective", [*OBJECTIVES, "replaced_tokens", "causal_and_masked", "span_denoising", "permuted"]
+    "objective",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
+        for name in (*OBJECTIVES, *MORE)
+    ],
 )
 def test_every_objective_has_a_page_with_its_own_numbers(objective: str, tmp_path: Path) -> None:
     made, trained_on = built(objective, tmp_path), objective_of(objective)
