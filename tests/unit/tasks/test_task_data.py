@@ -31,9 +31,9 @@ BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 REAL = {
     block.partition("\n")[0].removeprefix("# "): block for block in BLOCKS if "data/tasks/" in block
 }
-# Hundreds of thousands of words with a tag each, and two million characters; the formats of SNLI
-# and of XNLI in English once more.
-LARGE = ("MSRA", "CoNLL", "IMDB", "MultiNLI", "XNLI, in Chinese")
+# Hundreds of thousands of words with a tag each, and two million characters; the formats of SNLI,
+# of XNLI in English, of SICK's scores and of QNLI once more.
+LARGE = ("MSRA", "CoNLL", "IMDB", "MultiNLI", "XNLI, in Chinese", "SICK, ent", "MRPC")
 SLOW = [name for name in REAL if name.startswith(LARGE)]
 
 # What the files hold, by those who published them.
