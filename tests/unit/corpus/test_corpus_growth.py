@@ -68,7 +68,7 @@ KEYS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=3), KEYS, st.randoms())
 def test_files_added_in_any_order_give_the_bytes_of_a_new_build(
     tmp_path_factory: pytest.TempPathFactory,
