@@ -115,7 +115,7 @@ def test_only_the_range_that_a_new_file_falls_into_is_read(
     assert len({*files_read}) == 5
 
 
-@pytest.mark.parametrize(("megabytes", "files"), [(0.002, 20), (0.01, 60)])
+@pytest.mark.parametrize(("megabytes", "files"), [(0.002, 18), (0.01, 40)])
 def test_shards_of_ranges_that_nothing_new_touches_are_not_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, megabytes: float, files: int
 ) -> None:
