@@ -4,6 +4,7 @@ RUNGWISE_KUBERAY, or else ../shared/kuberay, holds the Helm chart of the KubeRay
 schemas are too large to keep here.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -95,22 +96,29 @@ def strict(schema: Any) -> Any:
     return inner | ({} if is_open or not is_block else {"additionalProperties": False})
 
 
-@every_overlay
-def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(
-    overlay: Path, rayjob: dict[str, Any]
-) -> None:
-    for manifest in (render_cluster(overlay), render_one(OVERLAYS / "job", "RayJob"), rayjob):
-        check_schema(manifest)
-
-
-def check_schema(manifest: dict[str, Any]) -> None:
-    file = SCHEMAS / f"ray.io_{manifest['kind'].lower()}s.yaml"
+@functools.cache
+def read_schema(kind: str) -> jsonschema.Draft202012Validator:
+    file = SCHEMAS / f"ray.io_{kind.lower()}s.yaml"
     if not file.is_file():
         pytest.skip(f"{file} is absent; RUNGWISE_KUBERAY names no copy of KubeRay")
     versions = yaml.load(file.read_text(), yaml.CSafeLoader)["spec"]["versions"]
     [schema] = [each["schema"]["openAPIV3Schema"] for each in versions if each["name"] == "v1"]
     schema["properties"]["spec"] = strict(schema["properties"]["spec"])
-    check = jsonschema.Draft202012Validator(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@every_overlay
+def test_a_manifest_is_valid_by_the_schema_and_a_misspelt_key_is_not(overlay: Path) -> None:
+    check_schema(render_cluster(overlay))
+
+
+def test_a_job_is_valid_by_the_schema_and_a_misspelt_key_is_not(rayjob: dict[str, Any]) -> None:
+    for manifest in (render_one(OVERLAYS / "job", "RayJob"), rayjob):
+        check_schema(manifest)
+
+
+def check_schema(manifest: dict[str, Any]) -> None:
+    check = read_schema(manifest["kind"])
     assert [error.message for error in check.iter_errors(manifest)] == []
     manifest["spec"]["rayVersoin"] = "2.60.0"
     assert not check.is_valid(manifest)

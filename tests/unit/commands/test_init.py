@@ -384,7 +384,7 @@ def test_text_that_was_decoded_wrongly_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_licence_is_taken_out_of_few_books_that_are_cut(tmp_path: Path, count: int) -> None:
     for number in range(count):
-        book = wrapped(number, 900)
+        book = wrapped(number, 400)
         start, end = (
             f"*** {word} OF THE PROJECT GUTENBERG EBOOK X ***" for word in ("START", "END")
         )

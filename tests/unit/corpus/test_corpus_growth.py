@@ -68,7 +68,7 @@ KEYS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=3), KEYS, st.randoms())
 def test_files_added_in_any_order_give_the_bytes_of_a_new_build(
     tmp_path_factory: pytest.TempPathFactory,
@@ -115,7 +115,7 @@ def test_only_the_range_that_a_new_file_falls_into_is_read(
     assert len({*files_read}) == 5
 
 
-@pytest.mark.parametrize(("megabytes", "files"), [(0.002, 20), (0.01, 60)])
+@pytest.mark.parametrize(("megabytes", "files"), [(0.002, 18), (0.01, 40)])
 def test_shards_of_ranges_that_nothing_new_touches_are_not_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, megabytes: float, files: int
 ) -> None:

@@ -663,7 +663,7 @@ ALPHABET = "ab= \n\r\t\u00e9\u4f60\U0001f600\u3000\u00a0\ufeff"
     ],
     ids=lambda source: source.get("documents", source["kind"]),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pieces=st.lists(
         st.text(st.sampled_from(ALPHABET), max_size=12)

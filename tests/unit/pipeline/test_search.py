@@ -190,7 +190,13 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+# Of these each has all that is in one or two of the others.
+SLOW = {"random", "halving"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES]
+)
 def test_a_search_killed_at_ten_moments_ends_as_one_that_was_not(
     plain: dict[str, Any], tmp_path: Path, case: str
 ) -> None:
